@@ -14,7 +14,7 @@ set -uo pipefail
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "$1" >&2 && exit "${2:-2}"; }
 tiny="" only="" into="" minutes=8.75
-names=,decode,int4,step,draft8,speedup,batch,tests,kernels,attention,large,graphs,peers,eagle,
+names=,ops,speedup,batch,decode,int4,tests,step,draft8,kernels,attention,large,graphs,peers,eagle,
 while [ $# -gt 0 ]; do
   case $1 in
     --tiny) tiny=1 ;;
@@ -64,11 +64,11 @@ ask() {
   "$PYTHON" -m benchmarks.gpu.collect add "$page" "$name" "$state" "$tables"
 }
 
-run="$PYTHON -m benchmarks" shape="8b --prompt 128" tree=60,7,10 speed="--new-tokens 320 --repeats 4"
+run="$PYTHON -m benchmarks" sizes=8b shape="8b --prompt 128" tree=60,7,10 speed="--new-tokens 320 --repeats 4"
 nodes=1,16,60,256,1024 batches="1 4 16 64" copied=4294967296 suite="" graph=--xla_gpu_enable_command_buffer=+WHILE
 large="70b --prompt 128 --new-tokens 128" peer="--shape 8b --weights bfloat16 --repeats 2"
 if [ -n "$tiny" ]; then
-  shape="tiny --dtype float32 --prompt 8" tree=8,2,2 nodes=1,4 speed="--new-tokens 24 --repeats 1" batches="1 2"
+  sizes="tiny --dtype float32" shape="$sizes --prompt 8" tree=8,2,2 nodes=1,4 speed="--new-tokens 24 --repeats 1" batches="1 2"
   copied=1048576 suite=--collect-only graph="" large="$shape"
   peer="--shape small --limit 1 --repeats 1 --new-tokens 24"
 fi
@@ -78,14 +78,15 @@ peers="XLA_PYTHON_CLIENT_PREALLOCATE=false $run.peers.against_peers $peer"
 original="--no-hf --python ${EAGLE_PYTHON:-$PYTHON} ${EAGLE_PACKAGES:+--packages $EAGLE_PACKAGES}"
 # shellcheck disable=SC2086  # these are lists of words
 {
-  ask decode 125 $run.decode.step weights --shape $shape $speed --copied $copied
-  ask int4 60 EAGLE_JAX_OPS=linear:gpu $run.decode.step weights --shape $shape $speed --copied $copied --weights int4
+  ask ops 40 $run.kernels.choices --shape $sizes
+  ask speedup 125 $speedup --trees auto $tree
+  ask batch 115 $speedup --prompts 1 --batches $batches --trees auto
+  ask decode 95 $run.decode.step weights --shape $shape $speed --copied $copied
+  ask int4 50 EAGLE_JAX_OPS=linear:gpu $run.decode.step weights --shape $shape $speed --copied $copied --weights int4
+  ask tests 95 XLA_FLAGS="$flags --xla_backend_optimization_level=3" $PYTHON -m pytest -q $suite -o addopts= \
+    -W ignore::DeprecationWarning tests/ops/test_on_gpu.py tests/ops/test_int4_gpu.py tests/benchmarks/common
   ask step 150 $step --nodes $nodes
   ask draft8 80 $step --nodes 1 --quantize draft:int8
-  ask speedup 140 $speedup --trees auto $tree
-  ask batch 130 $speedup --prompts 1 --batches $batches --trees auto
-  ask tests 120 XLA_FLAGS="$flags --xla_backend_optimization_level=3" $PYTHON -m pytest -q $suite -o addopts= \
-    -W ignore::DeprecationWarning tests/ops/test_on_gpu.py tests/ops/test_int4_gpu.py tests/benchmarks/common
   ask kernels 80 $run.kernels.ops attention
   ask attention 80 EAGLE_JAX_OPS=tree_attention:gpu $speedup --trees $tree
   ask large 200 $run.decode.speedup --shape $large --quantize int4 --prompts 1 --trees $tree

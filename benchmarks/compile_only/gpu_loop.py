@@ -30,6 +30,7 @@ from benchmarks.compile_only import shapes
 from benchmarks.compile_only.launches import launches
 from benchmarks.compile_only.shapes import TREES
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.ops import VARIABLE
 from eagle_jax.ops.gpu import int4 as int4_gpu
 from eagle_jax.sharding import AXES, Sharding
@@ -97,8 +98,8 @@ def compiled(nodes: int, quantize: str | None, options: argparse.Namespace) -> j
     here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
     how = dict(requests=options.requests, slots=options.slots, quantize=quantize)
     with as_if_there():
-        of, mode = shapes.arguments(config, head, policy, here, **how)
-        return shapes.lowered(on_gpu(of), mode=mode).compile(loop_options())
+        of = shapes.arguments(config, head, policy, here, **how)
+        return shapes.lowered(on_gpu(of), mode=GREEDY).compile(loop_options())
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
-"""How many kernels a step launches, read from the compiled program of the decoding loop."""
+"""How many kernels a step launches and at how many conditionals it waits, read from the loop's compiled program."""
 
 import re
+from collections.abc import Callable
 
 # What an optimised program names and does not run.
 FREE = {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "opt-barrier", "domain"}
@@ -14,24 +15,34 @@ def launches(program: str) -> int | None:
 
     An inner loop counts as often as it is known to run, or else once; of branches the longest counts.
     """
+    free = FREE | {"conditional"}  # what its branch launches counts
+    return _in_loop(program, lambda operation: operation not in free and not operation.endswith("-done"))
+
+
+def conditionals(program: str) -> int | None:
+    """Conditionals in that loop, counted likewise: at each a GPU's host waits for the predicate."""
+    return _in_loop(program, lambda operation: operation == "conditional")
+
+
+def _in_loop(program: str, counts: Callable[[str], bool]) -> int | None:
     bodies = {name: OPERATION.findall(body) for name, body in COMPUTATION.findall(program)}
 
-    def kernels(name: str) -> int:
-        return sum(launched(operation, rest) for operation, rest in bodies.get(name, []))
+    def counted(name: str) -> int:
+        return sum(count(operation, rest) for operation, rest in bodies.get(name, []))
 
-    def launched(operation: str, rest: str) -> int:
+    def count(operation: str, rest: str) -> int:
         if operation == "while":
             trips = TRIPS.search(rest)
-            return (int(trips[1]) if trips else 1) * max(map(kernels, called(rest, "body")))
+            return (int(trips[1]) if trips else 1) * max(map(counted, called(rest, "body")))
         if operation == "call":
-            return sum(map(kernels, called(rest, "to_apply")))
+            return sum(map(counted, called(rest, "to_apply")))
         if operation == "conditional":
             names = "branch_computations", "true_computation", "false_computation"
-            return max(map(kernels, called(rest, *names)), default=0)
-        return 0 if operation in FREE or operation.endswith("-done") else 1
+            return counts(operation) + max(map(counted, called(rest, *names)), default=0)
+        return int(counts(operation))
 
     loops = [rest for operations in bodies.values() for operation, rest in operations if operation == "while"]
-    return max((kernels(name) for rest in loops for name in called(rest, "body")), default=None)
+    return max((counted(name) for rest in loops for name in called(rest, "body")), default=None)
 
 
 def called(rest: str, *attributes: str) -> list[str]:

@@ -21,7 +21,7 @@ from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import known_pair
 from eagle_jax.converters.hub.sizes import HeadSizes
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.sampling import GREEDY, Sampling, Settings, request_keys
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
@@ -120,10 +120,13 @@ def arguments(
     requests: int,
     slots: int,
     quantize: str | None,
-    temperature: float = 0.0,
-) -> tuple[tuple[Any, ...], Sampling]:
-    """Target, drafter, requests and state of the loop as shapes with shardings, and its mode; without a policy it
-    decodes plainly.
+    mode: Sampling = GREEDY,
+    logprobs: int = 0,
+) -> tuple[Any, ...]:
+    """Target, drafter, requests and state of the loop as shapes with shardings; without a policy it decodes plainly.
+
+    Args:
+        mode, logprobs: of the prefill that the state comes from; `logprobs` is what the state has room for.
     """
     config = widened(config, sharding.sizes)
     scheme, head_scheme = schemes_of(quantize)
@@ -132,16 +135,19 @@ def arguments(
     if head is not None and policy is not None:
         head = dataclasses.replace(head, layers=widened(head.layers, sharding.sizes))
         drafter = placed(drafting(plan.head_shapes(head, jnp.bfloat16, head_scheme), policy), sharding, sharding.head)
-    rows, mode = requests * sharding.sizes[DATA], Sampling(sampled=temperature > 0, filtered=False)
+    rows = requests * sharding.sizes[DATA]
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))
     request, tokens = jax.eval_shape(
-        lambda: (BatchParams(settings, whole, whole, whole[:, None]), jnp.zeros((rows, slots + 16), jnp.int32))
+        lambda: (
+            BatchParams(settings, whole, whole, whole[:, None], top_logprobs=whole > 0 if logprobs > 1 else None),
+            jnp.zeros((rows, slots + 16), jnp.int32),
+        )
     )
     request = placed(request, sharding, sharding.state)
-    fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=False, sharding=sharding)
+    fixed = dict(mode=mode, slots=slots, chunk=256, logprobs=logprobs, sharding=sharding)
     state = jax.eval_shape(lambda *of: prefill(*of, **fixed), target, drafter, request, tokens)
-    return (target, drafter, request, placed(state, sharding, sharding.state)), mode
+    return target, drafter, request, placed(state, sharding, sharding.state)
 
 
 def lowered(of: tuple[Any, ...], **fixed: Any) -> Any:

@@ -19,6 +19,7 @@ from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.shapes import gigabytes
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.inspection import plan
 from eagle_jax.models.quant import schemes_of
 from eagle_jax.sharding import AXES, parse
@@ -43,10 +44,11 @@ def main() -> int:
     policy = None if options.tree == "none" else DynamicTree(*numbers(options.tree))
     head = head if policy else None
     sharding = shapes.tpu_mesh(options.topology, [sizes[axis] for axis in AXES])
-    how = {name: getattr(options, name) for name in ("requests", "slots", "quantize", "temperature")}
+    how = {name: getattr(options, name) for name in ("requests", "slots", "quantize")}
+    mode = Sampling(sampled=options.temperature > 0, filtered=False, mixed=False)
 
     with shapes.platform("tpu"):
-        arguments, mode = shapes.arguments(config, head, policy, sharding, **how)
+        arguments = shapes.arguments(config, head, policy, sharding, mode=mode, **how)
         compiled = shapes.lowered(arguments, mode=mode, sharding=sharding).compile()
     memory = compiled.memory_analysis()
     kept, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes

@@ -32,6 +32,7 @@ from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.shapes import PARALLEL, TREES
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.loop.decode import step
 from eagle_jax.loop.flat_nodes import OneRow
@@ -83,11 +84,11 @@ def seconds(chip: str, nodes: int | None, options: argparse.Namespace, share: in
         share: nodes that the target reads, for each request on average; None is every tree whole.
     """
     sharding = shapes.tpu_mesh(TOPOLOGIES[chip], (1, 1))
-    (target, drafter, *others), mode = arguments(1, nodes, sharding, options)
+    target, drafter, *others = arguments(1, nodes, sharding, options)
     of = target, drafter if share is None else Shared(drafter, share * options.requests), *others
 
     def one(target: Any, drafter: Any, request: Any, state: Any, *, sharding: Sharding) -> Any:
-        return step(target, drafter, request, state, mode)
+        return step(target, drafter, request, state, GREEDY)
 
     layers = shapes.configs(options.target, None)[0].num_hidden_layers
     more = layer(chip, nodes or 1, options, sharding, share)
@@ -111,7 +112,7 @@ def layer(chip: str, nodes: int, options: argparse.Namespace, sharding: Sharding
     rows = shapes.placed((tokens, visible), sharding, sharding.state)
     times = []
     for layers in (1, 2):
-        (target, _, _, state), _ = arguments(layers, None, sharding, options)
+        target, _, _, state = arguments(layers, None, sharding, options)
         times.append(predicted(chip, forward, (target, *rows, state), sharding))
     return times[1] - times[0]
 

@@ -26,9 +26,10 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import gpu_loop, shapes
-from benchmarks.compile_only.launches import launches
+from benchmarks.compile_only.launches import conditionals, launches
 from benchmarks.compile_only.touched import largest, touched
 from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.inspection import plan
 from eagle_jax.loop.prefill import prefill
 from eagle_jax.ops import VARIABLE, tree_attention
@@ -112,29 +113,28 @@ def facts(name: str, requests: int, nodes: int, options: argparse.Namespace) -> 
     policy = DynamicTree(*shapes.TREES[nodes]) if nodes else None
     here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
     with chip(name):
-        of, mode = shapes.arguments(
+        of = shapes.arguments(
             config, head, policy, here, requests=requests, slots=options.slots, quantize=options.quantize
         )
     target, drafter, request, state = of
-    fixed = dict(mode=mode, slots=options.slots, chunk=CHUNK, logprobs=False)
+    fixed = dict(mode=GREEDY, slots=options.slots, chunk=CHUNK, logprobs=False)
     read = compiled(name, lambda *given: prefill(*given, **fixed), (target, drafter, request, state.tokens))
     jax.clear_caches()
     with chip(name):
-        loop = shapes.lowered(on(name, of), mode=mode).compile(loop_options())
+        loop = shapes.lowered(on(name, of), mode=GREEDY).compile(loop_options())
     text = loop.as_text()
     found = [f"{program.memory_analysis().temp_size_in_bytes / 1e6:.0f}" for program in (read, loop)]
     sizes = [largest(program.as_text(), options.slots) for program in (read, loop)]
     most = [f"{size / 1e6:.0f} MB {shape}" for size, shape in sizes]
-    conditionals = text.count(" conditional(")
-    copies = shapes.copies_of_caches(text, options.slots)
+    counts = conditionals(text), launches(text), shapes.copies_of_caches(text, options.slots)
     planned = plan.of_configs(
         config, head if nodes else None, here.sizes, requests, options.slots, max(nodes, 1), "bfloat16"
     )
-    needed = max(_whole(program) for program in (read, loop))
-    return found[0], most[0], found[1], most[1], conditionals, launches(text), copies, f"{planned.total / needed:.2f}"
+    needed = max(whole(program) for program in (read, loop))
+    return found[0], most[0], found[1], most[1], *counts, f"{planned.total / needed:.2f}"
 
 
-def _whole(program: jax.stages.Compiled) -> int:
+def whole(program: jax.stages.Compiled) -> int:
     """Bytes of all that a program is given, makes and keeps meanwhile."""
     memory = program.memory_analysis()
     made = memory.output_size_in_bytes - memory.alias_size_in_bytes

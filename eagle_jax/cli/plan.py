@@ -73,7 +73,12 @@ def plan(
     names = EXAMPLES if target is None else (target,)
     plans = [(name, plan_of(name, head, **arguments, **one)) for name in names for one in meshes]
     if as_json:
-        print_json([{"model": name} | dataclasses.asdict(one) | {"total": one.total} for name, one in plans])
+        print_json(
+            [
+                {"model": name} | dataclasses.asdict(one) | {"buffers": one.buffers, "total": one.total}
+                for name, one in plans
+            ]
+        )
         return
     headings = ("model", "chips", "mesh", "requests", *PARTS, f"fits {memory:g} GB")
     rows = [(name, *_row(one), "yes" if one.total <= memory * 1e9 else "no") for name, one in plans]

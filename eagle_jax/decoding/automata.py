@@ -1,12 +1,14 @@
 """Structured output: finite automata that tell which tokens may follow, at every node of a tree."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from eagle_jax.decoding.tree import Tree
-from eagle_jax.struct import pytree
+from eagle_jax.struct import pytree, static
 
 # Added to the logits of tokens that an automaton does not allow: far below every other ban, which yields to it.
 FORBIDDEN = -1e31
@@ -26,6 +28,7 @@ class Automata:
         next: the state after a token of a class.
         mask_of_state: which mask a state has.
         masks: bit i % 32 of word i // 32 tells whether token i is allowed.
+        in_use: some row has one, which programs need not find out while they run.
     """
 
     of_row: Int[Array | np.ndarray, "b"]
@@ -33,11 +36,13 @@ class Automata:
     next: Int[Array | np.ndarray, "a s c"]
     mask_of_state: Int[Array | np.ndarray, "a s"]
     masks: UInt32[Array | np.ndarray, "a m w"]
+    in_use: bool = static(default=False)
 
-    @property
-    def any_row(self) -> Bool[Array, ""]:
-        """Whether any row has an automaton."""
-        return jnp.any(jnp.asarray(self.of_row) >= 0)
+    def where_used(self, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
+        """What `compute` gives if any row has an automaton, else what `otherwise` does."""
+        if self.in_use:
+            return compute()
+        return jax.lax.cond(jnp.any(jnp.asarray(self.of_row) >= 0), compute, otherwise)
 
     def after(self, states: Int[Array, "b n"], tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
         """The states after one more token each; of rows without an automaton they mean nothing."""
@@ -70,7 +75,7 @@ class Automata:
             return jnp.where(allowed | (of_row < 0)[..., None], 0.0, FORBIDDEN)
 
         nothing = jnp.zeros((*states.shape, vocab_size), jnp.float32)
-        return jax.lax.cond(self.any_row, of_masks, lambda: nothing)
+        return self.where_used(of_masks, lambda: nothing)
 
 
 @pytree

@@ -4,6 +4,7 @@ What a token's logit becomes is a function of the request and of the text before
 tree compute the same: a node counts the tokens of its own path as if they were text.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.decoding.automata import Automata
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.struct import pytree
 
@@ -33,7 +35,7 @@ class LogitsParams:
         presence: subtracted from tokens that are in the answer.
         min_tokens: tokens of the answer before which no stop token may come.
         bad_words: token sequences that must not come, each padded with -1 on the left.
-        automata: of structured output; what they forbid goes before everything else.
+        automata: of structured output; what they forbid goes before everything else. None if no row has one.
     """
 
     bias: Float[Array | np.ndarray, "b v"]
@@ -43,7 +45,14 @@ class LogitsParams:
     presence: Float[Array | np.ndarray, "b"]
     min_tokens: Int[Array | np.ndarray, "b"]
     bad_words: Int[Array | np.ndarray, "b w l"]
-    automata: Automata
+    automata: Automata | None
+
+    def for_mode(self, mode: Sampling) -> "LogitsParams":
+        """The same for a program of this mode: without automata, if no row has one."""
+        if mode.structured is None or self.automata is None:
+            return self
+        automata = dataclasses.replace(self.automata, in_use=True) if mode.structured else None
+        return dataclasses.replace(self, automata=automata)
 
 
 @pytree
@@ -56,7 +65,7 @@ class Prefix:
         prompt_length: how many are the prompt.
         nodes: tokens of the tree's nodes.
         ancestors: of each node, as `Tree.ancestors` has them.
-        states: of the row's automaton after each node; None without a `LogitsParams`.
+        states: of the row's automaton after each node; None without automata.
     """
 
     tokens: Int[Array, "b t"]

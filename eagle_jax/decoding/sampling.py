@@ -7,7 +7,8 @@ ranks its guesses with the same noise guesses the token that is about to be draw
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from eagle_jax.decoding.threshold import within_top_weight
 from eagle_jax.ops import argmax
 from eagle_jax.struct import pytree
 
+T = TypeVar("T")
+
 # Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule
 # these tokens out: 2 was the best compromise of 0, 2, 4, 6, 10 on made-up targets and drafters 0.5 to 1.5 nats off.
 FILTER_PENALTY = 2.0
@@ -33,10 +36,27 @@ class Sampling:
     Attributes:
         sampled: some row has temperature > 0; without it there is no noise in the program.
         filtered: some row uses top-k, top-p or min-p; without it there is no filter in the program.
+        top_k, top_p: which searches the filter has.
+        logprobs: what is recorded of each token where the state has room for it: 0 nothing, 1 its log-probability, 2
+            those of the likeliest ones too.
+        structured: some row has an automaton; None is found out while the program runs.
+        mixed: the program serves rows that ask for less too, and conditionals skip what no row of a batch asks for; a
+            GPU's host waits at each. Without it there are none, and all that the mode names is computed.
     """
 
     sampled: bool
     filtered: bool
+    top_k: bool = True
+    top_p: bool = True
+    logprobs: int = 2
+    structured: bool | None = None
+    mixed: bool = True
+
+    def where_asked(
+        self, asked: Callable[[], Bool[Array, ""]], compute: Callable[[], T], otherwise: Callable[[], T]
+    ) -> T:
+        """What `compute` gives; `otherwise`, if the program serves rows that may not ask for it, and none does."""
+        return jax.lax.cond(asked(), compute, otherwise) if self.mixed else compute()
 
 
 GREEDY = Sampling(sampled=False, filtered=False)
@@ -116,7 +136,7 @@ def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> F
     temperature 1.
     """
     scaled = _scale(logits, settings)
-    return jnp.where(_kept(scaled, settings), scaled, -jnp.inf) if mode.filtered else scaled
+    return jnp.where(_kept(scaled, settings, mode), scaled, -jnp.inf) if mode.filtered else scaled
 
 
 def draw(
@@ -149,7 +169,7 @@ def scores(
         assert noise is not None, "sampled rows need noise"
         temperature = settings.temperature[:, None, None]
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
-        survives = _kept(_scale(logits, settings), settings) if mode.filtered else True
+        survives = _kept(_scale(logits, settings), settings, mode) if mode.filtered else True
         logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, FILTER_PENALTY))
     return Scores(logits)
 
@@ -161,12 +181,22 @@ def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b
     return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature[:, None, None]
 
 
-def _kept(scaled: Float[Array, "b n v"], settings: Settings) -> Bool[Array, "b n v"]:
-    """Which tokens survive top-k, then top-p among those, then min-p. A search that no row needs is skipped."""
-    everything = jnp.ones_like(scaled, bool)
-    survives = jax.lax.cond(jnp.any(settings.top_k > 0), _in_top_k, lambda *_: everything, scaled, settings)
-    left = jnp.where(survives, jnp.exp(scaled), 0.0)  # probability up to the normaliser, which cancels
-    survives &= jax.lax.cond(jnp.any(settings.top_p < 1), _in_top_p, lambda *_: everything, scaled, left, settings)
+def _kept(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Bool[Array, "b n v"]:
+    """Which tokens survive top-k, then top-p among those, then min-p."""
+
+    def everything() -> Bool[Array, "b n v"]:
+        return jnp.ones_like(scaled, bool)
+
+    survives = everything()
+    if mode.top_k:
+        survives = mode.where_asked(
+            lambda: jnp.any(settings.top_k > 0), lambda: _in_top_k(scaled, settings), everything
+        )
+    if mode.top_p:
+        left = jnp.where(survives, jnp.exp(scaled), 0.0)  # probability up to the normaliser, which cancels
+        survives &= mode.where_asked(
+            lambda: jnp.any(settings.top_p < 1), lambda: _in_top_p(scaled, left, settings), everything
+        )
     return survives & (scaled >= jnp.log(settings.min_p)[:, None, None])
 
 

@@ -41,7 +41,7 @@ def grow(
             return jnp.where(any_allowed(jnp.where(logits > -jnp.inf, bans, FORBIDDEN)), logits + bans, jnp.nan)
 
         # the same program serves batches with penalties alone, which pay nothing for this
-        logits = jax.lax.cond(automata.any_row, of_allowed, lambda: _logits(scores))
+        logits = automata.where_used(of_allowed, lambda: _logits(scores))
         return Scores(logits) if isinstance(scores, Scores) else jax.nn.log_softmax(logits)
 
     def guided_extend(

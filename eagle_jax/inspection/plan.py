@@ -43,9 +43,8 @@ class Plan:
         requests: decoded together, over all devices.
         target, head: weights.
         cache: keys and values of the committed tokens, the head's among them.
-        buffers: the most that a greedy step, or a chunk of all prompts, needs at a time: logits, attention scores, the
-            inside of an MLP, the tokens' own keys and values. An estimate; the rest is exact.
-        step: the part of `buffers` that a step needs.
+        prefill, step: what a chunk of all prompts, and a greedy step, need at a time: logits, attention scores, the
+            inside of an MLP, the tokens' own keys and values. Estimates; the rest is exact.
     """
 
     mesh: Mapping[str, int]
@@ -53,8 +52,13 @@ class Plan:
     target: int
     head: int
     cache: int
-    buffers: int
+    prefill: int
     step: int
+
+    @property
+    def buffers(self) -> int:
+        """What is needed at a time, at most."""
+        return max(self.prefill, self.step)
 
     @property
     def total(self) -> int:
@@ -182,8 +186,9 @@ def of_configs(
         drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
     step = _step(config, sizes, requests * nodes, slots, dtype)
-    buffers = max(step, _prefill(config, sizes, requests, slots, dtype))
-    return Plan(mesh=dict(sizes), requests=rows, target=weights, head=drafting, cache=cache, buffers=buffers, step=step)
+    reading = _prefill(config, sizes, requests, slots, dtype)
+    kept = dict(target=weights, head=drafting, cache=cache)
+    return Plan(mesh=dict(sizes), requests=rows, **kept, prefill=reading, step=step)
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,5 +1,6 @@
 """Dtypes by name."""
 
+import math
 from typing import Any
 
 import jax
@@ -7,12 +8,27 @@ import jax.numpy as jnp
 
 from eagle_jax.platform import multiplies_bfloat16
 
+BFLOAT16_FROM = 8.0  # compute capability; below, XLA computes bfloat16 in float32
+
 
 def dtype_of(dtype: Any) -> Any:
-    """The dtype that `load` was asked for; None keeps the stored one, which a CPU without bfloat16 does not."""
-    if dtype is None and jax.default_backend() == "cpu" and not multiplies_bfloat16():
-        return jnp.float32
-    return known_dtype(dtype)
+    """The dtype that `load` was asked for; None keeps the stored one, but for processors without bfloat16: float32 on
+    CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
+    """
+    if dtype is not None:
+        return known_dtype(dtype)
+    platform = jax.default_backend()
+    if platform == "cpu":
+        return None if multiplies_bfloat16() else jnp.float32
+    return jnp.float16 if platform == "gpu" and _capability(jax.devices()[0]) < BFLOAT16_FROM else None
+
+
+def _capability(gpu: Any) -> float:
+    """CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
+    try:
+        return float(gpu.compute_capability)
+    except (AttributeError, TypeError, ValueError):
+        return math.inf
 
 
 def dtype_of_draft(dtype: Any, targets: Any) -> Any:

@@ -66,7 +66,8 @@ def load(
             head, or none. The toy has an EAGLE-1 head, and an EAGLE-3 head, `head="eagle3"`.
         dtype: "float32", "bfloat16" or "float16", of weights that are floats and of activations; None keeps the
             target's stored one. Of GGUF files of quantized weights that is bfloat16. On CPUs it is float32 where
-            embeddings stay quantized, or the CPU has no bfloat16 instructions.
+            embeddings stay quantized, or the CPU has no bfloat16 instructions; on GPUs without those, such as a T4, it
+            is float16.
         target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
             such as `{"rope_theta": 10000.0}`. `{"sliding_window": 512}` lets a head's attention see only the last 512
             rows of the text, which changes no text.

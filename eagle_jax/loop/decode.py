@@ -37,7 +37,7 @@ NO_TOKEN = -1  # drawn where no token can be
 
 def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, mode: Sampling) -> DecodeState:
     """One step for every row; rows that are done compute along and change nothing."""
-    height = drafter.shape.depth
+    params, height = params.for_mode(mode), drafter.shape.depth
     noise = noise_after(target, params, state.length, height + 1, mode)
     tree, draft = draft_tree(target, drafter, params, state, noise, mode)
     tree = tree if drafter.budget is None else within(tree, drafter.budget, state.done)
@@ -70,7 +70,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
     with jax.named_scope("commit"):
         steps = state.steps + 1
         logprobs, top = record_logprobs(
-            state, rows.at(logits, nodes), accepted.draws, state.num_tokens, params.top_logprobs, ~state.done
+            state, rows.at(logits, nodes), accepted.draws, state.num_tokens, params.top_logprobs, ~state.done, mode
         )
         committed_at_step = jnp.full_like(accepted.draws, steps)
         following = DecodeState(
@@ -106,14 +106,14 @@ def draft_tree(
     """The drafter's tree and its new state. `noise` is that of the positions after `length`; None for greedy."""
     # of the text so far: penalties for the guesses themselves are left to the target
     text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
-    processor = params.processor
+    automata = params.automata
     view = View(
         tokens=state.tokens,
         length=state.length,
         noise=noise,
         settings=params.settings,
         adjustment=logits_adjustment(params, text),
-        guide=None if processor is None else Guide(processor.automata, state.automaton),
+        guide=None if automata is None else Guide(automata, state.automaton),
     )
     tree, draft = drafter.propose(target, state.draft, view, mode)
     # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
@@ -159,7 +159,8 @@ def spares_logits(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, output: Output, mode: Sampling
 ) -> bool:
     """Whether nothing reads the step's logits but the draws, and they are so large that this matters."""
-    greedy = not mode.sampled and params.processor is None and state.logprobs is None
+    recorded = state.logprobs is not None and mode.logprobs
+    greedy = not mode.sampled and params.processor is None and not recorded
     return greedy and not drafter.reads_logits and is_large(target, output.hidden)
 
 
@@ -181,17 +182,19 @@ def adjust_logits(
 ) -> Float[Array, "_ _ v"]:
     """The logits that tokens are drawn from, of nodes as `rows.spread` has them."""
     found = logits_adjustment(params, prefix)
-    if found is None or params.processor is None or prefix.states is None:
+    if found is None:
         return logits
-    return rows.spread(found).apply(logits) + rows.spread(params.processor.automata.bans(prefix.states))
+    adjusted = rows.spread(found).apply(logits)
+    if params.automata is None or prefix.states is None:
+        return adjusted
+    return adjusted + rows.spread(params.automata.bans(prefix.states))
 
 
 def prefix_at_nodes(
     params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"], depth: int
 ) -> Prefix:
     """The text before what follows each node of a tree that is at most `depth` deep."""
-    processor = params.processor
-    states = None if processor is None else processor.automata.at_nodes(state.automaton, tree, depth)
+    states = None if params.automata is None else params.automata.at_nodes(state.automaton, tree, depth)
     return Prefix(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
 
 
@@ -199,11 +202,11 @@ def automaton_after(
     params: BatchParams, before: Int[Array, "b"], prefix: Prefix, accepted: Accepted
 ) -> Int[Array, "b"]:
     """The state of each row's automaton after the tokens that were drawn."""
-    if params.processor is None or prefix.states is None:
+    if params.automata is None or prefix.states is None:
         return before
     last = jnp.maximum(accepted.count - 1, 0)[:, None]
     states = jnp.take_along_axis(prefix.states, jnp.take_along_axis(accepted.nodes, last, axis=1), axis=1)
-    following = params.processor.automata.after(states, jnp.take_along_axis(accepted.draws, last, axis=1))
+    following = params.automata.after(states, jnp.take_along_axis(accepted.draws, last, axis=1))
     return jnp.where(accepted.count > 0, following[:, 0], before)
 
 
@@ -252,12 +255,12 @@ def noise_after(
     if not mode.sampled:
         return None
     positions = length[:, None] + 1 + jnp.arange(count, dtype=jnp.int32)[None]
-    vocab_size, none_sampled = target.config.vocab_size, jnp.all(jnp.asarray(params.settings.greedy))
+    vocab_size = target.config.vocab_size
     with jax.named_scope("noise"):
-        return jax.lax.cond(
-            none_sampled,
-            lambda: jnp.zeros((*positions.shape, vocab_size), jnp.float32),
+        return mode.where_asked(
+            lambda: jnp.any(~jnp.asarray(params.settings.greedy)),
             lambda: sampling.noise(params.settings, positions, vocab_size),
+            lambda: jnp.zeros((*positions.shape, vocab_size), jnp.float32),
         )
 
 

@@ -141,6 +141,7 @@ def first_tokens(
     logprobs: int,
 ) -> DecodeState:
     """Draws each row's first token, once its prompt is read."""
+    params = params.for_mode(mode)
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
     noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
@@ -159,7 +160,7 @@ def first_tokens(
     draft = drafter.observe(target, reading.draft, observed)
     state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
     accepted = Accepted(nodes=jnp.zeros_like(drawn), draws=drawn, count=jnp.ones_like(lengths))
-    logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, params.top_logprobs, lengths > 0)
+    logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, params.top_logprobs, lengths > 0, mode)
     return dataclasses.replace(
         state,
         tokens=append(tokens, drawn, lengths),

@@ -1,12 +1,14 @@
 """Everything that one running batch of requests consists of."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.decoding.automata import Automata
 from eagle_jax.decoding.processor import LogitsParams
-from eagle_jax.decoding.sampling import Settings
+from eagle_jax.decoding.sampling import Sampling, Settings
 from eagle_jax.models.cache import Cache
 from eagle_jax.struct import pytree
 
@@ -30,6 +32,15 @@ class BatchParams:
     stop_ids: Int[Array | np.ndarray, "b e"]
     processor: LogitsParams | None = None
     top_logprobs: Bool[Array | np.ndarray, "b"] | None = None
+
+    @property
+    def automata(self) -> Automata | None:
+        """Those of structured output; None if no row can have one."""
+        return None if self.processor is None else self.processor.automata
+
+    def for_mode(self, mode: Sampling) -> "BatchParams":
+        """The same for a program of this mode."""
+        return self if self.processor is None else dataclasses.replace(self, processor=self.processor.for_mode(mode))
 
 
 @pytree

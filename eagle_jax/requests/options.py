@@ -1,6 +1,7 @@
 """The options of `generate` and `stream`, checked once at the door."""
 
 import dataclasses
+import functools
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -52,11 +53,20 @@ class Options(LogitsOptions):
             if not isinstance(string, str) or not string:
                 raise ValueError(f"stop string {string!r}; expected text of at least one character")
 
-    @property
+    @functools.cached_property
     def mode(self) -> Sampling:
         """What has to be compiled for these options."""
         sampled = self.temperature > 0
-        return Sampling(sampled=sampled, filtered=sampled and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0))
+        top_k, top_p = sampled and self.top_k > 0, sampled and self.top_p < 1
+        return Sampling(
+            sampled=sampled,
+            filtered=top_k or top_p or (sampled and self.min_p > 0),
+            top_k=top_k,
+            top_p=top_p,
+            logprobs=self.logprobs + (self.top_logprobs > 0),
+            structured=self.form is not None,
+            mixed=False,
+        )
 
 
 def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = False, **values: Any) -> list[Options]:
@@ -90,9 +100,18 @@ def per_request(name: str, value: Any, requests: int) -> list[Any]:
 
 
 def mode_of(options: Iterable[Options]) -> Sampling:
-    """What has to be compiled so that requests with these options can share a batch."""
-    modes = [one.mode for one in options]
-    return Sampling(sampled=any(mode.sampled for mode in modes), filtered=any(mode.filtered for mode in modes))
+    """What has to be compiled so that requests with these options can share a batch, and any of them be alone in it."""
+    modes = list(dict.fromkeys(one.mode for one in options))
+    if len(modes) == 1:
+        return modes[0]
+    return dataclasses.replace(joint_mode(modes), structured=None, mixed=True)
+
+
+def joint_mode(modes: Sequence[Sampling]) -> Sampling:
+    """What has to be compiled for rows of these modes together: no more than some row asks for."""
+    flags = {name: any(getattr(mode, name) for mode in modes) for name in ("sampled", "filtered", "top_k", "top_p")}
+    structured, logprobs = any(mode.structured for mode in modes), max((mode.logprobs for mode in modes), default=0)
+    return Sampling(**flags, logprobs=logprobs, structured=structured, mixed=False)
 
 
 def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.paused import Ready
 from eagle_jax.loading.model import Model
@@ -17,7 +18,7 @@ from eagle_jax.loop.catch_up import compiled_catch_up
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_empty_state, compiled_prefill
 from eagle_jax.loop.state import BatchParams, DecodeState, PrefillState, TopTokens
-from eagle_jax.requests.request import DUMMY_REQUEST, Request
+from eagle_jax.requests.request import DUMMY_REQUEST, WITH_TABLES, Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.backlog import Backlog
 from eagle_jax.scheduling.batch_inputs import batch_inputs, processor_for, sharded_arrays
@@ -26,6 +27,7 @@ from eagle_jax.scheduling.by_load import ByLoad
 from eagle_jax.scheduling.insert import Running, compiled_insert
 from eagle_jax.scheduling.logits_tables import LogitsTables
 from eagle_jax.scheduling.measured import Measured
+from eagle_jax.scheduling.modes import Modes
 from eagle_jax.scheduling.new_columns import Columns, fetch
 from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.row import Row
@@ -48,6 +50,7 @@ class Batch:
         requests: one for each row; without any, all places are free to be admitted to.
         poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
             reported nobody asks for them, and they are fetched only if a row ended with its first token.
+        modes: which programs there are for rows that ask for less than the shape's mode; None: none.
         tables: sizes that programs are compiled for, of tables of what requests ask of their logits; others are taken
             where none of these cover them.
 
@@ -67,10 +70,12 @@ class Batch:
         *,
         measured: Measured | None = None,
         poll_first_tokens: bool = True,
+        modes: Modes | None = None,
         tables: Sequence[TableSizes] = (),
     ):
         self.model, self.drafter, self.shape, self.tables = model, drafter, shape, tables
         self._measured = measured or Measured(ByLoad(((rows_for(model, shape.rows), drafter),)))
+        self._modes = modes or Modes(shape.mode)
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
         self.spare: PrefillState | None = None
@@ -129,32 +134,30 @@ class Batch:
 
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
-        steps, seconds = int(self.state.steps), 0.0
+        steps, seconds, asked = int(self.state.steps), 0.0, [row.request for row in self.rows if not row.done]
         for size, drafter in self._measured.by_load.entries:
             places = [*range(size)]
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
-            seconds += self._advance(steps, size, places, drafter)[0]
+            seconds += sum(self._advance(steps, size, places, drafter, mode)[0] for mode in self._modes.to_warm(asked))
         seconds += self._logits_tables.warm_up()
         nothing = [0] * len(self.state.done)
         for top in (None, self.state.top):
             seconds += fetch(self._columns(top), nothing, nothing, sharding=self.model.sharding)[1]
         return seconds
 
-    def preparation(self, request: Request, sizes: TableSizes) -> Callable[[], None]:
-        """Returns a function that compiles the programs of `decode` for tables of these sizes, on any thread, while
-        steps are run.
-
-        Args:
-            request: one that changes its logits.
+    def preparation(self, sizes: TableSizes | None, mode: Sampling | None = None) -> Callable[[], None]:
+        """Returns a function that compiles the programs of `decode` for tables of these sizes (None: for rows without)
+        and of a mode (None: the shape's), on any thread, while steps are run.
         """
-        params, state = self.params, self.state
+        request, static = DUMMY_REQUEST if sizes is None else WITH_TABLES, self._static(mode or self.shape.mode)
+        params, state, tables = self.params, self.state, [] if sizes is None else [sizes]
 
         def compile_programs() -> None:
             for size, drafter in self._measured.by_load.entries:
-                processor = sharded_arrays(self.model, processor_for(self.model, [request], size, [sizes]))
+                processor = sharded_arrays(self.model, processor_for(self.model, [request], size, tables))
                 shapes = programs.shapes_of((dataclasses.replace(params, processor=processor), state))
                 inputs = self._inputs(shapes[0], shapes[1], drafter, 0, 0, [*range(size)])
-                programs.ready(compiled_advance(), *inputs, **self._static)
+                programs.ready(compiled_advance(), *inputs, **static)
 
         return compile_programs
 
@@ -226,12 +229,17 @@ class Batch:
             row.first_token_seconds = programs.seconds_since(row.request.submitted)
         return dataclasses.replace(params, processor=None), state
 
-    def _advance(self, until: int, enough: int, places: list[int], drafter: Drafter) -> tuple[float, float]:
+    def _advance(
+        self, until: int, enough: int, places: list[int], drafter: Drafter, mode: Sampling | None = None
+    ) -> tuple[float, float]:
         """Runs the rows at `places` until step `until` or until `enough` of them are done; the seconds that compiling
-        and running took.
+        and running took. Without a mode it is the one for the rows that go on.
         """
         inputs = self._inputs(self._params_for(places), self.state, drafter, until, enough, places)
-        self.state, compiling, seconds = _timed(compiled_advance(), *inputs, **self._static)
+        if mode is None:
+            asked = [row.request for row in self.rows if not row.done]
+            mode = self._modes.choose(asked, self._logits_tables.sizes, self.preparation)
+        self.state, compiling, seconds = _timed(compiled_advance(), *inputs, **self._static(mode))
         return compiling, seconds
 
     def _inputs(
@@ -249,9 +257,8 @@ class Batch:
         self.state, compiling, seconds = _timed(compiled_catch_up(), *inputs)
         return compiling, seconds
 
-    @property
-    def _static(self) -> dict[str, Any]:
-        return {"mode": self.shape.mode, "sharding": self.model.sharding}
+    def _static(self, mode: Sampling) -> dict[str, Any]:
+        return {"mode": mode, "sharding": self.model.sharding}
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
         """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""

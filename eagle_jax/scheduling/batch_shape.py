@@ -21,7 +21,7 @@ class BatchShape:
     Attributes:
         rows: answers at a time.
         slots: tokens that a row's caches hold.
-        mode: how its rows may draw.
+        mode: how its rows may draw, and what may be recorded of their tokens.
         logprobs: what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of the likeliest ones too.
         stop_ids: how many stop tokens a row may have.
     """

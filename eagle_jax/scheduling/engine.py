@@ -196,7 +196,7 @@ class Engine:
             ticket.cancel()
         self._thread.join()
         self._scoring.close()
-        self._scheduler.tables.close()
+        self._scheduler.stop_compiling()
         atexit.unregister(self.close)
 
     def __enter__(self) -> "Engine":

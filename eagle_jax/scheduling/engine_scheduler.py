@@ -5,6 +5,7 @@ from eagle_jax.methods.registry import Choice
 from eagle_jax.scheduling.batch_shape import shape_for_any
 from eagle_jax.scheduling.by_load import ByLoad, by_load
 from eagle_jax.scheduling.measured import Measured
+from eagle_jax.scheduling.modes import for_any_request
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.scheduler import Scheduler
 from eagle_jax.scheduling.sizes import chunk_tokens, slots_beside
@@ -22,12 +23,14 @@ def scheduler_for_any(
     """
     sizes = max_tokens - 1, max_tokens, chunk_tokens()
     drafters = by_load(choice, rows, steps, slots_beside(0, *sizes), always=record)
+    shape = shape_for_any(model, rows, slots_beside(drafters.most_rows - 1, *sizes))
     return drafters, Scheduler(
         model,
         Recorder(drafters.deepest) if record else drafters.deepest,
-        shape_for_any(model, rows, slots_beside(drafters.most_rows - 1, *sizes)),
+        shape,
         steps=steps,
         prefill_chunks=max(1, PREFILL_TOKENS // chunk_tokens()),
         prefix_cache_bytes=prefix_cache_bytes,
         measured=None if record else Measured(drafters),
+        modes=for_any_request(shape.mode),
     )

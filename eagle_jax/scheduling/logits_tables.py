@@ -39,6 +39,11 @@ class LogitsTables:
         self._sizes: TableSizes | None = None
         self._automata: list[TokenAutomaton] = []  # in their places
 
+    @property
+    def sizes(self) -> TableSizes | None:
+        """Those of the tables that `of` gave last; None if it gave none."""
+        return None if self._current is None else self._sizes
+
     def of(self, requests: Sequence[Request], ready: Sequence[TableSizes]) -> LogitsParams | None:
         """What these rows ask; None if nothing. `ready` is as in `processor_of`."""
         if list(map(id, requests)) != list(map(id, self._requests)):
@@ -84,6 +89,7 @@ class LogitsTables:
         """The tables as they are, if they have all automata, with other rows; else new ones."""
         rows, places = [one for _, _, one in asked], {id(one): place for place, one in enumerate(self._automata)}
         if all(one is None or id(one) in places for one in rows):
+            assert params.automata is not None, "only programs leave them out"
             of_row = np.array([-1 if one is None else places[id(one)] for one in rows], np.int32)
             return dataclasses.replace(params.automata, of_row=of_row)
         self._automata = list({id(one): one for one in rows if one is not None}.values())

@@ -14,6 +14,7 @@ from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
 from eagle_jax.scheduling.measured import Measured
+from eagle_jax.scheduling.modes import Modes
 from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.sizes import chunk_tokens
@@ -55,7 +56,7 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        measured: as in `Batch`; `drafter` is the deepest of them.
+        measured, modes: as in `Batch`; `drafter` is the deepest of those.
 
     Attributes:
         shape: of the batch.
@@ -73,7 +74,9 @@ class Scheduler:
         prefill_chunks: int | None = None,
         prefix_cache_bytes: int = 0,
         measured: Measured | None = None,
+        modes: Modes | None = None,
     ):
+        self._modes = modes or Modes(shape.mode)
         self.model, self.drafter, self.shape, self.measured = model, drafter, shape, measured
         self._steps, self._chunks = steps, prefill_chunks
         self.prefixes, self.tables = PrefixCache(prefix_cache_bytes), TablePrograms()
@@ -166,8 +169,13 @@ class Scheduler:
         self._batch = None if self._chunks is None else self._new_batch()
 
     def _new_batch(self, requests: Sequence[Request] = (), *, poll_first_tokens: bool = True) -> Batch:
-        how: dict[str, Any] = dict(measured=self.measured, poll_first_tokens=poll_first_tokens)
+        how: dict[str, Any] = dict(measured=self.measured, modes=self._modes, poll_first_tokens=poll_first_tokens)
         return Batch(self.model, self.drafter, self.shape, requests, tables=self.tables.sizes, **how)
+
+    def stop_compiling(self) -> None:
+        """Nothing more is compiled beside the batch than the programs that are."""
+        self.tables.close()
+        self._modes.close()
 
     def close(self) -> None:
         """Frees the memory of the batch."""

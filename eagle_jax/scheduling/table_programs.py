@@ -1,19 +1,17 @@
 """Programs for requests whose tables are larger than most, compiled beside an engine's thread."""
 
 import concurrent.futures
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from eagle_jax.requests.request import DUMMY_OPTIONS, DUMMY_REQUEST, Request
+from eagle_jax.requests.request import WITH_TABLES, Request
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
 from eagle_jax.scheduling.prefix_cache import PrefixCache
 from eagle_jax.structured.table_sizes import TableSizes, sizes_for
 
 log = logging.getLogger("eagle_jax.scheduling")
-WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))
 
 
 class TablePrograms:
@@ -50,7 +48,7 @@ class TablePrograms:
             return True
         if self._compiling is None:
             prefill = ChunkedPrefill(batch, WITH_TABLES, PrefixCache(0))
-            steps = batch.preparation(WITH_TABLES, needed), prefill.preparation(needed)
+            steps = batch.preparation(needed), prefill.preparation(needed)
             self._compiling = needed, self._compiler.submit(self._run, steps)
         return False
 

@@ -73,8 +73,8 @@ def warm_up(
             `generate`'s `batch_size` at most. Prompts beyond that, which wait for a place, are provided for. Of prompts
             of several size classes fewer may belong to one of them: give 1, 2, 4, .. up to it.
         temperature: 0 for greedy answers, 1 or another for sampled ones, `(0.0, 1.0)` for both.
-        top_k, top_p, min_p: whether sampled answers are filtered, as in `generate`; their values do not matter.
-        processing: as in `generate`; one program serves all of them, so their values do not matter either.
+        top_k, top_p, min_p: which of them filter sampled answers, as in `generate`; their values do not matter.
+        processing: as in `generate`; only matters whether there is any, and whether it is structured output.
 
     Returns:
         The size classes that are ready now.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 from types import ModuleType
 
 import jax
@@ -107,6 +108,30 @@ def test_the_dtype_is_known_before_anything_is_loaded(monkeypatch):
     assert [dtypes.dtype_name(dtype) for dtype in (None, "bfloat16")] == ["float32", "bfloat16"]
     monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: True)
     assert dtypes.dtype_name() is None
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "capability", "expected"),
+    [
+        ("gpu", "Tesla T4", "7.5", jnp.float16),
+        ("gpu", "Tesla V100-SXM2-16GB", "7.0", jnp.float16),
+        ("gpu", "NVIDIA L4", "8.9", None),
+        ("gpu", "NVIDIA A100-SXM4-40GB", "8.0", None),
+        ("gpu", "NVIDIA H200", "9.0", None),
+        ("gpu", "NVIDIA B200", "10.0", None),
+        ("gpu", "AMD Instinct MI300X", "gfx942", None),
+        ("tpu", "TPU v5 lite", None, None),
+        ("tpu", "TPU v6 lite", None, None),
+    ],
+)
+def test_the_stored_dtype_is_kept_where_it_can_be_multiplied(platform, kind, capability, expected, monkeypatch):
+    """Colab's devices and others: a T4 has no bfloat16, TPUs have no float16."""
+    more = {} if capability is None else {"compute_capability": capability}
+    device = types.SimpleNamespace(platform=platform, device_kind=kind, **more)
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert dtypes.dtype_of(None) == expected
+    assert dtypes.dtype_of("bfloat16") == jnp.bfloat16, "what is asked for is taken"
 
 
 def test_a_head_of_another_dtype_takes_the_targets(folders, tmp_path):

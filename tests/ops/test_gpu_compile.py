@@ -41,12 +41,32 @@ def test_a_loop_of_int4_weights_unpacks_none_with_the_kernel():
     assert sum(line.startswith("| int4") for line in shown.stdout.splitlines()) == 4
 
 
+def test_steps_for_certain_requests_wait_for_no_conditional():
+    shown = _run("-m", "benchmarks.compile_only.modes", "--chips", "h200", EAGLE_JAX_OPS="xla")
+    assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
+    counts = {cells[1]: int(cells[3]) for cells in _cells(shown.stdout, "h200")}
+    assert counts["greedy"] == counts["sampled"] == 0 < counts["any"]
+
+
+def test_memory_is_within_a_tenth_of_the_plan():
+    """Prefill and step of four shapes; the TPU's compiler is asked in `test_tpu_compile.py`."""
+    shown = _run("-m", "benchmarks.compile_only.planned", "--chips", "h200", EAGLE_JAX_OPS="xla")
+    assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
+    assert len(_cells(shown.stdout, "h200")) == 8
+
+
 def test_floats_of_a_whole_matrix_are_seen():
     """The control: of matrices turned as for a TPU, XLA makes floats in memory."""
     shown = _run(str(HERE / "gpu_turned.py"))
     assert shown.returncode == 1 and shown.stdout.count("| int4 |") == 1, shown.stdout + shown.stderr[-3000:]
 
 
-def _run(*script: str) -> subprocess.CompletedProcess[str]:
+def _cells(shown: str, chip: str) -> list[list[str]]:
+    """Cells of the lines of a table that begin with this chip."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown.splitlines()]
+    return [cells for cells in lines if cells[0] == chip]
+
+
+def _run(*script: str, **more: str) -> subprocess.CompletedProcess[str]:
     how = dict(capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
-    return subprocess.run([sys.executable, *script], env=os.environ | {"JAX_PLATFORMS": "cpu"}, **how)
+    return subprocess.run([sys.executable, *script], env=os.environ | {"JAX_PLATFORMS": "cpu"} | more, **how)

@@ -35,6 +35,11 @@ def test_a_whole_loop_copies_no_cache_and_takes_the_memory_that_is_planned(topol
     assert shown.returncode == 0 and "copies of a cache: 0;" in shown.stdout, shown.stdout + shown.stderr
 
 
+def test_memory_of_four_shapes_is_within_a_tenth_of_the_plan():
+    shown = _run("-m", "benchmarks.compile_only.planned", "--chips", "v6e", EAGLE_JAX_OPS="xla")
+    assert shown.returncode == 0 and shown.stdout.count("| v6e |") == 8, shown.stdout + shown.stderr
+
+
 def _run(*script: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Without the flags that make tests compile faster: libtpu ends a process given one that it does not know."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | more

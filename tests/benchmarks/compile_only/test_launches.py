@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from benchmarks.compile_only.launches import launches
+from benchmarks.compile_only.launches import conditionals, launches
 
 PROGRAM = """HloModule jit_advance, is_scheduled=true
 
@@ -43,6 +43,19 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 
 def test_kernels_of_a_step_are_those_of_the_loops_body():
     assert launches(PROGRAM) == 2 + 7 + 1
+
+
+def test_conditionals_of_a_step_with_those_of_inner_loops_and_branches():
+    def inner(x: jax.Array) -> jax.Array:
+        other = jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x)
+        return jax.lax.cond(x[1] > 0, lambda x: jax.lax.cond(x[2] > 0, jnp.tan, jnp.exp, x), jnp.tanh, other)
+
+    def loop(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda x: jnp.sum(x) < 100, inner, jax.lax.cond(x[0] > 1, jnp.sin, jnp.cos, x))
+
+    found = jax.jit(loop).lower(jnp.zeros(4)).compile().as_text()
+    assert conditionals(found) == 3, "that before the loop is none of a step"
+    assert conditionals(PROGRAM) == 0
 
 
 def test_kernels_of_what_jax_compiles():

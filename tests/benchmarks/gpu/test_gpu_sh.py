@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -41,13 +42,20 @@ def test_a_rehearsal_asks_every_question(tmp_path: pathlib.Path):
     assert shown.returncode == 1 and shown.stderr.splitlines()[-1].startswith("not to the end: eagle;"), shown.stderr
     results, page = (pathlib.Path(path).read_text() for path in shown.stdout.splitlines()[-1].split())
     questions = json.loads(results)["questions"]
-    assert len(questions) >= 12 and questions["eagle"]["state"].startswith("failed: ")
+    assert len(questions) >= 13 and questions["eagle"]["state"].startswith("failed: ")
     for name, question in questions.items():
         assert name == "eagle" or question["state"] == "done", (name, question["state"])
         assert bool(question["tables"]) == (name not in ("eagle", "tests"))
     for row in questions["speedup"]["tables"][0]["rows"]:
         assert row[-2:] == [True, True], "texts are plain decoding's, and the constructed ones"
     assert collect.REHEARSAL in page and page == collect.page(json.loads(results)), "the page is made of the JSON alone"
+
+
+def test_the_most_important_questions_come_first_and_fit_ten_minutes():
+    asked = re.findall(r"^  ask (\w+) (\d+) ", SCRIPT.read_text(), re.MULTILINE)
+    first = ["ops", "speedup", "batch", "decode", "int4", "tests"]
+    assert [name for name, _ in asked[: len(first)]] == first
+    assert sum(int(limit) for _, limit in asked[: len(first)]) <= 525  # of 8.75 minutes
 
 
 def test_what_fails_is_recorded_and_what_was_there_stays(tmp_path: pathlib.Path):

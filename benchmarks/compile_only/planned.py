@@ -1,0 +1,75 @@
+"""Does `eagle-jax plan` count the memory that the compiler assigns, while prompts are read and in the steps?
+
+Compiles the prefill of all prompts and the loop, greedy, for chips that are not there, as
+`benchmarks.compile_only.used_slots` does: an 8B target of a few layers with its EAGLE-3 head, in several shapes. Prints
+what the plan counts beside what the compiler assigns, weights and caches among it, and exits with 1 where they are
+further apart than a tenth.
+
+    PYTHONPATH=build/cuda:build/libtpu python -m benchmarks.compile_only.planned
+    PYTHONPATH=build/libtpu python -m benchmarks.compile_only.planned --chips v6e --shapes 8x4096x60
+"""
+
+import argparse
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from benchmarks.common.command import begin, numbers, parser
+from benchmarks.common.tables import show
+from benchmarks.compile_only import shapes
+from benchmarks.compile_only.used_slots import CHUNK, chip, compiled, on, whole
+from eagle_jax.decoding.policy import DynamicTree
+from eagle_jax.decoding.sampling import GREEDY
+from eagle_jax.inspection import plan
+from eagle_jax.loop.prefill import prefill
+from eagle_jax.ops import VARIABLE
+from eagle_jax.sharding import AXES, Sharding
+from eagle_jax.workarounds import loop_options
+
+FOUR = "1x2048x60,8x4096x60,32x4096x0,16x8192x16"
+MOST = 0.1  # of the plan, by which the two may differ
+
+
+def main() -> int:
+    own = parser(__doc__)
+    own.add_argument("--chips", default="h200,v6e", help="%(default)s")
+    own.add_argument("--shapes", default=FOUR, help="requests x slots x nodes of the tree, 0 is plain (%(default)s)")
+    own.add_argument("--target", default="llama-3.1-8b-instruct", help="a name of `eagle-jax models` (%(default)s)")
+    own.add_argument("--layers", type=int, default=2, help="of the target; all layers are alike (%(default)s)")
+    options = own.parse_args()
+    jax.config.update("jax_platforms", "cpu")  # the plugins compile; their devices are not there to be started
+    os.environ.setdefault(VARIABLE, "xla")
+    rows = [
+        (name, *asked, what, *(f"{size / 1e9:.3f}" for size in pair), f"{pair[0] / pair[1] - 1:+.1%}")
+        for name in options.chips.split(",")
+        for asked in (numbers(each.replace("x", ",")) for each in options.shapes.split(","))
+        for what, *pair in sizes(name, *asked, options)
+    ]
+    columns = ("chip", "requests", "slots", "nodes", "program", "planned, GB", "compiled, GB", "planned by compiled")
+    show(f"{options.target}, {options.layers} layers", columns, rows)
+    return int(any(abs(float(row[-1].strip("%")) / 100) > MOST for row in rows))
+
+
+def sizes(name: str, requests: int, slots: int, nodes: int, options: argparse.Namespace) -> list[tuple[Any, ...]]:
+    """Bytes by plan and compiler of both programs."""
+    config, head = shapes.configs(options.target, options.layers)
+    policy = DynamicTree(*shapes.TREES[nodes]) if nodes else None
+    here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+    with chip(name):
+        of = shapes.arguments(config, head, policy, here, requests=requests, slots=slots, quantize=None)
+    fixed = dict(mode=GREEDY, slots=slots, chunk=CHUNK, logprobs=0)
+    read = compiled(name, lambda *given: prefill(*given, **fixed), (*of[:3], of[3].tokens))
+    jax.clear_caches()
+    with chip(name):
+        loop = shapes.lowered(on(name, of), mode=GREEDY).compile(loop_options())
+    drafting = head if nodes else None
+    planned = plan.of_configs(config, drafting, here.sizes, requests, slots, max(nodes, 1), "bfloat16")
+    kept = planned.target + planned.head + planned.cache
+    return [("prefill", kept + planned.prefill, whole(read)), ("step", kept + planned.step, whole(loop))]
+
+
+if __name__ == "__main__":
+    begin(main)

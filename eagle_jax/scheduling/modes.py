@@ -1,0 +1,88 @@
+"""Which modes of the loop a batch has programs for, and which one its next steps take."""
+
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+import jax
+
+from eagle_jax.decoding.sampling import Sampling
+from eagle_jax.requests.options import joint_mode
+from eagle_jax.requests.request import Request
+from eagle_jax.structured.table_sizes import TableSizes
+
+log = logging.getLogger("eagle_jax.scheduling")
+MOST = 6  # modes that are compiled beside a batch: each is a program for every number of rows and every tree
+Key = tuple[Sampling, TableSizes | None]  # tables of what the rows ask of their logits, if they ask for anything
+
+
+class Modes:
+    """The mode `general` serves every request that a batch may have, with conditionals around what no row asks for.
+
+    Programs without conditionals, for what the rows of the moment ask for and no more, are a matter of speed: tokens
+    are the same. `common` modes are compiled by `Batch.warm_up`, others `beside` the batch on a thread of their own, if
+    at all; until they are there, steps take `general`.
+    """
+
+    def __init__(self, general: Sampling, common: Sequence[Sampling] = (), *, beside: bool = False):
+        self.general, self._common, self._beside = general, list(common), beside
+        self._ready: set[Key] = {(mode, None) for mode in common}
+        self._asked: set[Key] = set()
+        self._compiling: concurrent.futures.Future[None] | None = None
+        self._closed = threading.Event()
+        self._compiler = concurrent.futures.ThreadPoolExecutor(1, "eagle-jax compiling modes")
+
+    def to_warm(self, requests: Sequence[Request]) -> list[Sampling]:
+        """Modes to compile before the first step, for such requests."""
+        tables = any(request.options.changes_logits for request in requests)
+        return [self.general] if tables else [self.general, *self._common]
+
+    def choose(
+        self,
+        requests: Sequence[Request],
+        sizes: TableSizes | None,
+        preparation: Callable[[TableSizes | None, Sampling], Callable[[], None]],
+    ) -> Sampling:
+        """The mode of the next steps.
+
+        Args:
+            requests: of the rows that go on.
+            sizes: of their tables; None if they have none.
+            preparation: as `Batch.preparation`.
+        """
+        if not (self._common or self._beside):
+            return self.general
+        key = joint_mode([request.options.mode for request in requests]), sizes
+        if key in self._ready:
+            return key[0]
+        idle = self._compiling is None or self._compiling.done()
+        if self._beside and idle and key not in self._asked and len(self._asked) < MOST and not self._closed.is_set():
+            self._asked.add(key)
+            self._compiling = self._compiler.submit(self._compile, key, preparation(sizes, key[0]))
+        return self.general
+
+    def wait(self, seconds: float) -> None:
+        """Waits until what is being compiled is there, if anything is, but no longer than `seconds`."""
+        if self._compiling is not None:
+            concurrent.futures.wait([self._compiling], seconds)
+
+    def close(self) -> None:
+        """Nothing more is compiled than what is being compiled."""
+        self._closed.set()
+        self._compiler.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, key: Key, compile_programs: Callable[[], None]) -> None:
+        try:
+            compile_programs()
+        except Exception as error:  # the general mode serves these rows too
+            log.error("programs for %s were not compiled", key[0], exc_info=error)
+        else:
+            self._ready.add(key)
+
+
+def for_any_request(general: Sampling) -> Modes:
+    """The modes of an engine: greedy decoding beside the general one, and others where conditionals cost time: a GPU's
+    host waits for each one's predicate.
+    """
+    return Modes(general, [joint_mode([])], beside=jax.default_backend() == "gpu")
