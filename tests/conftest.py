@@ -165,7 +165,8 @@ def api() -> ModuleType:
     """
     import eagle_jax  # not above: the type checker is installed after this file is read
 
-    rooms = ("checks", "text", "loading", "tuning", "scheduling", "inspection", "jobs", "api")
+    rooms = ("checks", "text", "structured", "chat", "loading", "methods", "requests", "scheduling")
+    rooms += ("inspection", "tuning", "jobs", "api")
     again = [
         name
         for name in sys.modules

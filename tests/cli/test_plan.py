@@ -82,6 +82,9 @@ def test_what_cannot_be_planned_is_one_sentence(run, folder, given, said):
 
 def test_heads_that_are_not_planned_for(run, folder, tmp_path):
     (tmp_path / "heads").mkdir()
-    save_file({"0.0.linear.weight": np.zeros((4, 4), np.float32)}, tmp_path / "heads" / "model.safetensors")
+    shapes = {"0.0.linear.weight": (4, 4), "0.0.linear.bias": (4,), "0.1.weight": (11, 4)}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    save_file(tensors, tmp_path / "heads" / "model.safetensors")
+    (tmp_path / "heads" / "config.json").write_text("{}")
     shown = run("plan", "--target", folder, "--head", str(tmp_path / "heads"))
     assert shown.exit_code == 2 and "holds Medusa heads, not planned for" in shown.stderr
