@@ -192,8 +192,8 @@ def _trained(
     """The head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
 
     Args:
-        block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`: of what it drafts behind the roots at
-            `start`, which the text goes on from: the root and the tokens behind it.
+        block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`: of what it drafts after the roots at
+            `start`, which the text goes on from: the root and the tokens after it.
     """
     texts, longest = 2048, 16
     text_key, length_key, order_key = jax.random.split(jax.random.key(seed + 1), 3)

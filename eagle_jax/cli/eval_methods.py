@@ -12,7 +12,7 @@ from eagle_jax.evaluation import Method
 
 
 class ParsedMethod(NamedTuple):
-    """A method as typed, and the `--head` behind its `@`, if any."""
+    """A method as typed, and the `--head` after its `@`, if any."""
 
     method: Method
     head: str | None

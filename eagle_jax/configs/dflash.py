@@ -7,7 +7,7 @@ MARKOV_KINDS = ("vanilla", "gated", "rnn")
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionConfig:
-    """Short causal convolutions in front of attention and MLP and behind them (DFlash 2), within the block.
+    """Short causal convolutions in front of attention and MLP and after them (DFlash 2), within the block.
 
     Args:
         kernel_size: how many slots a slot reads: itself and those before it.

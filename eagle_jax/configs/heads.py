@@ -39,7 +39,7 @@ class EagleConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskConfig:
-    """The mask rows of a P-EAGLE head (arXiv:2602.01469): they stand behind the text, for tokens that are not known.
+    """The mask rows of a P-EAGLE head (arXiv:2602.01469): they stand after the text, for tokens that are not known.
 
     Args:
         token_id: token (of the target's vocabulary) whose embedding they read.
@@ -155,7 +155,7 @@ class HydraConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DFlashConfig:
     """A DFlash draft head (arXiv:2602.06036): the target's residual streams are keys and values of decoder layers whose
-    queries are a block: the last token, the root, and mask tokens behind it.
+    queries are a block: the last token, the root, and mask tokens after it.
 
     With a Markov and a confidence head it is DSpark (arXiv:2607.05147), with convolutions and a selector DFlash 2.
 
@@ -166,10 +166,10 @@ class DFlashConfig:
             them.
         target_hidden_size: width of the target's residual stream.
         block_size: slots of a block as it was trained, the root's included.
-        mask_token_id: token (of the target's vocabulary) at every slot behind the root.
+        mask_token_id: token (of the target's vocabulary) at every slot after the root.
         causal_layers: layers in which a slot sees the slots up to itself, in ascending order; in the others it sees the
             whole block.
-        sample_from_anchor: slot k guesses the token k + 1 places behind the root, not the one k places behind it; then
+        sample_from_anchor: slot k guesses the token k + 1 places after the root, not the one k places after it; then
             a block drafts `block_size` tokens, not one less.
         num_target_layers: layers of the target that it was made for; None if that is not known.
         draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the

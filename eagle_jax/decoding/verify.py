@@ -12,7 +12,7 @@ from eagle_jax.struct import pytree
 class Accepted:
     """The path that one step commits (b batch, p = depth + 1 the longest a path may be).
 
-    The first `count` columns are the path, the root first; the columns behind it are padding: node 0, draw -1.
+    The first `count` columns are the path, the root first; the columns after it are padding: node 0, draw -1.
 
     Attributes:
         nodes: indices of the accepted nodes; column i holds the node at depth i.

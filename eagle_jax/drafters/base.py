@@ -103,7 +103,7 @@ class CommittedRows:
         return chunk, CommittedRows(self.start + before, self.count - before, *jax.tree.map(row_at, rows))
 
     def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
-        """Of values made of the rows those of the last true one; `before` where there is none."""
+        """The value at the last true row; `before` where there is none."""
         last = jnp.take_along_axis(rows, jnp.maximum(self.count - 1, 0)[:, None, None], axis=1)[:, 0]
         return jnp.where((self.count > 0)[:, None], last, before)
 

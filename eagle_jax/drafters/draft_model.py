@@ -30,7 +30,7 @@ class DraftModelState:
     """What the small model remembers.
 
     Attributes:
-        cache: its K/V. The root's is there too, behind the committed tokens, and not counted.
+        cache: its K/V. The root's is there too, after the committed tokens, and not counted.
         hidden: its final hidden state at the root.
     """
 

@@ -1,7 +1,7 @@
 """P-EAGLE drafting (arXiv:2602.01469): an EAGLE-3 head that guesses all tokens in one pass.
 
 The head takes in the text as EAGLE-3's does, and its output at the last row guesses the first token. Where EAGLE-3 goes
-on from its own output, mask rows stand for what is not known, and one pass over them guesses the tokens behind. They
+on from its own output, mask rows stand for what is not known, and one pass over them guesses the tokens after. They
 see no token that was drafted before them, so all nodes of one depth get the same candidates, as with DFlash: the tree
 grows from marginals. Published is a chain of each row's best token.
 

@@ -21,7 +21,7 @@ from eagle_jax.struct import pytree, static
 class PromptLookup(StatelessDrafter):
     """Copies the `copied` tokens that followed the longest, and of those the latest, match of the text's end.
 
-    The published method takes the earliest match, and none with fewer than `copied` tokens behind it; here a match
+    The published method takes the earliest match, and none with fewer than `copied` tokens after it; here a match
     closer to the end than that is taken to repeat itself.
 
     Attributes:

@@ -94,7 +94,7 @@ def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str
 
 
 def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """A bar per row, made of its parts one after the other, its sum behind it."""
+    """A bar per row, made of its parts one after the other, its sum after it."""
     svg = Svg(len(rows) * ROW + 34, label)
     x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
     for tick in ticks:

@@ -70,7 +70,7 @@ class Start:
         return program.as_text()
 
     def _arguments(self, drafter: Drafter, steps: int | None) -> tuple[Any, ...]:
-        """Of the loop's program. It takes its state over, so this one is a copy."""
+        """Arguments of the loop's program. It takes its state over, so this one is a copy."""
         state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
         until, enough = (UNLIMITED, 1) if steps is None else (steps, len(state.done))
         limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)

@@ -20,7 +20,7 @@ class NullJournal:
         """Somebody else writes it."""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Does nothing: no file is open."""
 
 
 def writes_no_files(one_model: bool) -> bool:

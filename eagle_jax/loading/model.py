@@ -74,7 +74,7 @@ class Model:
 
     @functools.cached_property
     def drafters(self) -> dict[Any, Any]:
-        """Those that were made for it, by what they were made of: programs know the same objects again."""
+        """Drafters made for it, by what they were made of: programs know the same objects again."""
         return {}
 
     def __repr__(self) -> str:

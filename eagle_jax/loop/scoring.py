@@ -45,7 +45,7 @@ def open_scores(
     top: int,
     sharding: Sharding | None = None,
 ) -> PromptScores:
-    """Nothing is scored yet; there is room for `slots` tokens, fewer than `t`, and for the `top` likeliest."""
+    """The state before anything is scored: room for `slots` tokens, fewer than `t`, and for the `top` likeliest."""
     empty = target.empty_cache(tokens.shape[0], slots)
     places = (*tokens.shape, top)
     return PromptScores(

@@ -35,7 +35,7 @@ class BatchParams:
 
     @property
     def automata(self) -> Automata | None:
-        """Those of structured output; None if no row can have one."""
+        """Automata of structured output; None if no row can have one."""
         return None if self.processor is None else self.processor.automata
 
     def for_mode(self, mode: Sampling) -> "BatchParams":

@@ -110,7 +110,7 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """Published are a chain of all that the block drafts (DFlash), and of a causal head the likeliest paths over the
     slots' seven best tokens (JetSpec, budget 128).
 
-    On CPU cores a chain ends where the head is unsure: what lies behind costs nothing to draft, but to verify.
+    On CPU cores a chain ends where the head is unsure: what lies after costs nothing to draft, but to verify.
     """
     depth, causal_layers = model.head.num_drafted, model.head.config.causal_layers
     if small:

@@ -1,6 +1,6 @@
 """The token mixer of most layers: grouped-query attention over a cache of keys and values.
 
-A token mixer is a module that is called with the residual stream, its input, the norms before and behind it, the
+A token mixer is a module that is called with the residual stream, its input, the norms before and after it, the
 `AttentionInputs` of its kind of layer, the layer's state of committed tokens and that of earlier draft levels. It gives
 the residual stream with its part added, and what the fresh tokens add to the state.
 """
@@ -60,7 +60,7 @@ class Attention(nn.Module):
         prefix: CachedKV,
         draft_kv: KV | None,
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
-        """`residual + attention(x)`, with norms before and behind it, and the tokens' own keys and values."""
+        """`residual + attention(x)`, with norms before and after it, and the tokens' own keys and values."""
         scale, softcap = self.config.attention_scale, self.config.attn_logit_softcapping
         weights = self._weights(x.shape[-1], *norms)
         return ops.attention_block(residual, x, weights, inputs, prefix, draft_kv, scale=scale, softcap=softcap)

@@ -9,11 +9,11 @@
                                                         logits of slots 0, 1, 2, ...
 
 The context is not changed from layer to layer: each layer's keys and values are projections of the same features, which
-the target computed. The block's own keys and values are thrown away with the block. Slot k stands k places behind the
-root and guesses the token at its place, or the one behind it (`sample_from_anchor`).
+the target computed. The block's own keys and values are thrown away with the block. Slot k stands k places after the
+root and guesses the token at its place, or the one after it (`sample_from_anchor`).
 
 The slots of a DFlash head know nothing of each other's tokens. DSpark and DFlash 2 add what a token makes of the logits
-of the slot behind it (`edges`); DFlash 2 also has short convolutions in its layers (`short_conv`).
+of the slot after it (`edges`); DFlash 2 also has short convolutions in its layers (`short_conv`).
 
 What block rows r (root) and m (masks) see of the block, bidirectional and causal:
 
@@ -51,7 +51,7 @@ class BlockOutput(NamedTuple):
     """What the head makes of slots.
 
     Attributes:
-        out: outputs of the last layer, behind its norm.
+        out: outputs of the last layer, after its norm.
         logits: over the draft vocabulary, in float32, whatever the tokens before are (marginals).
     """
 
@@ -97,10 +97,10 @@ class DFlash(AnyHead):
     def draft(
         self, target: Target, root: Int[Array, "b"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> BlockOutput:
-        """The slots `[b p]` of the tokens 1 to `depth` (p) places behind the root.
+        """The slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
 
         The whole block is computed as it was trained, whatever `depth` is, unless its attention is causal: then what
-        lies behind the last slot that is read changes nothing.
+        lies after the last slot that is read changes nothing.
 
         Args:
             root: the last token of the text.
@@ -206,7 +206,7 @@ class DFlash(AnyHead):
     def _blocks(
         self, target: Target, roots: Int[Array, "b a"], at: Int[Array, "b a"], slots: int
     ) -> tuple[Float[Array, "b n h"], Int[Array, "b n"]]:
-        """Embeddings and positions of blocks of `slots` each, one behind the other, whose roots stand at `at`."""
+        """Embeddings and positions of blocks of `slots` each, one after the other, whose roots stand at `at`."""
         batch, blocks = roots.shape
         masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)
@@ -240,7 +240,7 @@ class DFlash(AnyHead):
 
     @property
     def max_children(self) -> int:
-        """Most tokens that it drafts behind one."""
+        """Most tokens that it drafts after one."""
         selector = self.config.selector
         return self.draft_vocab_size if selector is None else selector.top_k
 

@@ -81,7 +81,7 @@ class DraftHead(AnyHead):
         visible: Bool[Array, "b n n"],
         cache: Cache,
     ) -> tuple[LayerRows, ...]:
-        """Those that `forward` gives of its slots, without their outputs: the last layer's attention is left out."""
+        """Keys and values that `forward` gives of its slots, without outputs: the last layer does not attend."""
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
         arguments = embeddings, features.astype(embeddings.dtype), inputs, cache
         return self._apply(*arguments, method="keys_and_values")

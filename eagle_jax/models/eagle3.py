@@ -66,7 +66,7 @@ class FirstLayer(nn.Module):
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
     ) -> LayerRows:
-        """Those of its attention, and nothing else of the layer."""
+        """Keys and values of its attention, without the rest of the layer."""
         return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), None, inputs)
 
     def _both(self, embeddings: Float[Array, "b n h"], normed: Float[Array, "b n h"]) -> Float[Array, "b n i"]:
@@ -188,7 +188,7 @@ class Head3(DraftHead):
     def draft(
         self, target: Target, out: Float[Array, "b h"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> Float[Array, "b p d"]:
-        """Logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places behind the root, all from
+        """Logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places after the root, all from
         one pass over mask rows.
 
         Args:

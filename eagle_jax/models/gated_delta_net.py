@@ -150,7 +150,7 @@ class GatedDeltaNet(nn.Module):
         value = c.values // c.num_key_heads
 
         def parts(rows: Float[Array, "b n o"], *ends: int) -> list[Float[Array, "b n _"]]:
-            """Of every key head its own, one after the other."""
+            """Parts of a row, in which every key head has its own, one after the other."""
             by_head = rows.reshape(*rows.shape[:2], c.num_key_heads, -1)
             return [part.reshape(*rows.shape[:2], -1) for part in jnp.split(by_head, ends, axis=-1)]
 

@@ -68,7 +68,7 @@ class OneHead(nn.Module):
 
 
 class Prefix(nn.Module):
-    """Hydra++'s decoder layer and the norm behind it."""
+    """Hydra++'s decoder layer and the norm after it."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32

@@ -97,7 +97,7 @@ class Embedding(nn.Module):
 class MLP(nn.Module):
     """SwiGLU: `down(silu(gate(x)) * up(x))`; `gelu` puts GELU in silu's place (Gemma).
 
-    As a channel mixer it is called with the residual stream and the norms before and behind it, and gives the stream
+    As a channel mixer it is called with the residual stream and the norms before and after it, and gives the stream
     with its part, times `multiplier`, added.
     """
 

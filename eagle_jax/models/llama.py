@@ -33,7 +33,7 @@ class DecoderLayer(nn.Module):
     """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`).
 
     A `sparse` layer has the config's experts in place of the MLP, a `recurrent` one Gated DeltaNet in place of
-    attention. Where a family has norms behind attention and MLP,
+    attention. Where a family has norms after attention and MLP,
     `post_attention_layernorm`, in Llama the one before the MLP, is what its name says. `config` is that of the layer
     (`LlamaConfig.layer`), and `kv` what it has of keys and values.
     """
@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         return x, own
 
     def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> LayerRows:
-        """Those of its attention, and nothing else of the layer."""
+        """Keys and values of its attention, without the rest of the layer."""
         return self.self_attn.keys_and_values(x, self._input_norm(x.shape[-1]), inputs)
 
     def _input_norm(self, size: int) -> ops.Norm | None:

@@ -1,7 +1,7 @@
 """Sparse experts in the place of an MLP: a router sends each token through a few of them.
 
 A channel mixer of a decoder layer, such as this one, is a module that is called with the residual stream and the norms
-before and behind it, and gives the stream with its part added.
+before and after it, and gives the stream with its part added.
 """
 
 import functools

@@ -7,7 +7,7 @@ from eagle_jax.ops.attention_call import AttentionCall
 
 
 def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Of several sizes of prefixes the smallest that holds the longest row, chosen while the program runs."""
+    """Attends to the smallest of several prefixes that holds the longest row, chosen while the program runs."""
     if len(attention_reference.prefixes(case.slots)) == 1:
         raise NotImplementedError(f"a cache of {case.slots} slots has no smaller prefixes")
     return attention_reference.by_prefix(case)

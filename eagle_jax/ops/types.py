@@ -84,7 +84,7 @@ class AttentionWeights:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all but the norms of heads and the one behind is as in Llama."""
+        """Whether all but the norms of heads and the one after is as in Llama."""
         like_llama = self.sinks is None and self.v_norm is None and self.norms_over == "head" and not self.gated
         return like_llama and not self.interleaved and self.multiplier == 1
 

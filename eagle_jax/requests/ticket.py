@@ -25,7 +25,7 @@ class EngineClosed(RuntimeError):
 
 
 def refuse_full_queue(waiting: int, more: int, places: int) -> None:
-    """Raises QueueFull where `more` requests do not fit behind those that wait."""
+    """Raises QueueFull where `more` requests do not fit after those that wait."""
     if waiting + more > places:
         raise QueueFull(
             f"{waiting} of {places} places in the queue are taken and {more} were asked for; ask again later"

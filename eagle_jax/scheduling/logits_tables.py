@@ -41,7 +41,7 @@ class LogitsTables:
 
     @property
     def sizes(self) -> TableSizes | None:
-        """Those of the tables that `of` gave last; None if it gave none."""
+        """The sizes of the tables that `of` gave last; None if it gave none."""
         return None if self._current is None else self._sizes
 
     def of(self, requests: Sequence[Request], ready: Sequence[TableSizes]) -> LogitsParams | None:

@@ -68,7 +68,7 @@ class Modes:
             concurrent.futures.wait([self._compiling], seconds)
 
     def close(self) -> None:
-        """Nothing more is compiled than what is being compiled."""
+        """Begins no further program; the one being compiled is finished."""
         self._closed.set()
         self._compiler.shutdown(wait=False, cancel_futures=True)
 

@@ -6,7 +6,7 @@ blocks of a prompt form a chain:
     prompt a    | chunk 0 | chunk 1 | chunk 2 | rest            a0 -> a1 -> a2
     prompt b    | chunk 0 | chunk 1 | other   | rest            a0 -> b1 -> b2
 
-A block is identified by all tokens up to the one behind its chunk, which a drafter reads with the chunk's last row: b1
+A block is identified by all tokens up to the one after its chunk, which a drafter reads with the chunk's last row: b1
 is another block than a1. It was made by the program that would read the chunk anew, at the same place of a cache of the
 same size, so the state of a prompt that starts from blocks equals that of one that is read whole, bit for bit. Answers
 make no blocks: passes over trees round differently.
@@ -132,7 +132,7 @@ class PrefixCache:
 
 
 def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
-    """The key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one behind the
+    """The key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one after the
     chunk.
 
     The chunk that holds the last token makes none, so at least one token is left to read.

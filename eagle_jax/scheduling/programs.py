@@ -31,7 +31,7 @@ _left = 0  # maps that there were after room was made
 
 
 class _CompileTimes(threading.local):
-    """Of one thread: from when to when it compiled, by `time.perf_counter`."""
+    """When one thread compiled: from, to, by `time.perf_counter`."""
 
     def __init__(self) -> None:
         self.compiling: list[tuple[float, float]] = []

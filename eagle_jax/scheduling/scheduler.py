@@ -173,7 +173,7 @@ class Scheduler:
         return Batch(self.model, self.drafter, self.shape, requests, tables=self.tables.sizes, **how)
 
     def stop_compiling(self) -> None:
-        """Nothing more is compiled beside the batch than the programs that are."""
+        """Begins no further program; those being compiled are finished."""
         self.tables.close()
         self._modes.close()
 

@@ -82,7 +82,7 @@ class ScoringQueue:
         self._end({ticket: error for ticket in tickets})
 
     def close(self) -> None:
-        """Nothing is compiled any more."""
+        """Begins to compile nothing more."""
         self._compiler.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:

@@ -58,7 +58,7 @@ class TablePrograms:
             concurrent.futures.wait([self._compiling[1]], seconds)
 
     def close(self) -> None:
-        """Nothing more is compiled than the program that is."""
+        """Begins no further program; the one being compiled is finished."""
         self._closed.set()
         self._compiler.shutdown(wait=False, cancel_futures=True)
 

@@ -169,7 +169,7 @@ class AuthMiddleware:
     def _refusal(self, scope: Scope) -> Refused | None:
         address, headers = _address(scope), dict(scope["headers"])
         asks = address.startswith("/v1/")
-        if asks or address.startswith(BEHIND_KEY):  # a route also takes a line's end behind its address
+        if asks or address.startswith(BEHIND_KEY):  # a route also takes a line's end after its address
             key = headers.get(b"x-api-key")  # Anthropic's clients send it so
             shown = headers.get(b"authorization", b"") if key is None else b"Bearer " + key
             if not self._service.knows(shown.decode("latin-1")):

@@ -7,7 +7,7 @@ A mesh has two axes. Requests are spread over `data`; attention heads, the MLP's
         data 1      heads 0, 1 of rows 2, 3     heads 2, 3 of rows 2, 3
 
 Nothing but arrays is spread: the program is the one that runs on a single device, and XLA puts the communication in
-between (Auto axes). Within a decoder layer that is one sum over `model` behind attention and one behind the MLP; caches
+between (Auto axes). Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches
 never travel.
 
 A target with fewer key/value heads than `model` has devices keeps each of them several times, beside its own share of

@@ -73,7 +73,7 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
 
     Args:
         mesh: `"data:2,model:4"` (an axis that is not named has one device), "auto" (all devices; as many of them along
-            `model` as divide the target), either behind "local:" (of this process's devices, where there are several
+            `model` as divide the target), either after "local:" (of this process's devices, where there are several
             processes), a `jax.sharding.Mesh`, a `Sharding`, or None for one device.
 
     Raises:

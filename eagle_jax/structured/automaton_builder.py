@@ -8,7 +8,7 @@ from jaxtyping import Int
 
 from eagle_jax.structured.byte_automaton import MOST_STATES, SECONDS, ByteAutomaton, smallest, too_large
 
-# Adds its states behind a given one, and returns the one in which it is complete.
+# Adds its states after a given one, and returns the one in which it is complete.
 Part = Callable[["Builder", int], int]
 MOST_PARTS = 100_000  # states before equal ones are merged
 NO_EDGES: list = []  # of states that nothing is added to

@@ -1,6 +1,6 @@
 """Parts of automata: texts, alternatives, repetitions, lists.
 
-A part adds its states behind a given one and returns the one in which it is complete (Thompson 1968): nothing leads
+A part adds its states after a given one and returns the one in which it is complete (Thompson 1968): nothing leads
 into the first of them, nor out of the last, but what others add. The functions within have no annotations: the tests'
 checker would take a millisecond for each of thousands of parts.
 """

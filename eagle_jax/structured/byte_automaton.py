@@ -16,7 +16,7 @@ MOST_STATES = 20_000
 MEMORY, SECONDS = 2**30, 20.0  # that building one may take
 
 # Of alternatives outlines-core follows the first that is complete: of "a|ab" never the second. What is complete with
-# this behind it alone is not cut short. No text has it: U+10FFFF is not a character.
+# this after it alone is not cut short. No text has it: U+10FFFF is not a character.
 END = "\U0010ffff"
 
 
@@ -100,7 +100,7 @@ def regex_automaton(regex: str) -> ByteAutomaton:
 
 
 def _without_anchors(regex: str) -> str:
-    """The expression without `^` before it and `$` behind it, which say what is meant anyway."""
+    """The expression without `^` before it and `$` after it, which say what is meant anyway."""
     is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
     regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
     return regex.removeprefix("^")

@@ -101,8 +101,8 @@ class _Rules:
 
     Attributes:
         low, high: its bounds.
-        places: how many digits behind the point it may have; None is any number of them.
-        modulus: what divides it, without the point behind so many digits.
+        places: how many digits after the point it may have; None is any number of them.
+        modulus: what divides it, without the point after so many digits.
     """
 
     low: Bound
@@ -169,7 +169,7 @@ def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
 
 
 def _places(multiple: Fraction) -> int:
-    """How many digits behind the point the multiples of a number have. Raises ValueError if they do not end."""
+    """How many digits after the point the multiples of a number have. Raises ValueError if they do not end."""
     places = next((places for places in range(20) if (multiple * 10**places).denominator == 1), None)
     if places is None:
         raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected 19 at most")

@@ -115,7 +115,7 @@ def _size(body: str, place: int) -> int:
 
 
 def _end_of_group(body: str, place: int) -> int:
-    """The place behind the group that begins at a place. Raises ValueError if it does not end."""
+    """The place after the group that begins at a place. Raises ValueError if it does not end."""
     depth = 0
     while place < len(body):
         depth += (body[place] == "(") - (body[place] == ")")

@@ -82,7 +82,7 @@ def _of_alternative(one: Alternative) -> ByteAutomaton:
 
 
 def _of_length(least: int, most: int | None) -> ByteAutomaton:
-    """Strings of `least` to `most` characters: a copy of one character's automaton for each, one behind another."""
+    """Strings of `least` to `most` characters: a copy of one character's automaton for each, one after another."""
     one = own_automaton(CHARACTER)
     (last,) = np.flatnonzero(one.final).tolist()  # where a character is complete: the first state of the next copy
     width = len(one.final) - 1
@@ -102,7 +102,7 @@ def _of_length(least: int, most: int | None) -> ByteAutomaton:
 
 
 def _with_length(made: ByteAutomaton, least: int, most: int | None) -> ByteAutomaton:
-    """Those strings of an automaton, none of which has escapes, that have `least` to `most` characters."""
+    """The strings of an automaton, none of which has escapes, that have `least` to `most` characters."""
     lows = np.flatnonzero(np.append(True, np.any(np.diff(made.next, axis=1), axis=0)))
     bounds = sorted({*lows.tolist(), ord('"'), ord('"') + 1, 0x80, 0xC0, 256})
     rows = made.next.tolist()

@@ -29,7 +29,7 @@ class TokenAutomaton:
 
     @property
     def nbytes(self) -> int:
-        """Of all tables."""
+        """Bytes of all tables."""
         return sum(table.nbytes for table in (self.token_class, self.next, self.mask_of_state, self.masks))
 
 
@@ -77,7 +77,7 @@ def _over_tokens(
     )
     columns = [nowhere, np.arange(states, dtype=np.int32)]  # after strings: those that lead to the same share one
     number = {column.tobytes(): i for i, column in enumerate(columns)}
-    after: dict[tuple[int, int], int] = {}  # a column and the class of a byte behind it
+    after: dict[tuple[int, int], int] = {}  # a column and the class of a byte after it
 
     def follow(column: int, byte: int) -> int:
         further = steps[byte].take(columns[column])

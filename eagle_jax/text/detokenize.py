@@ -49,7 +49,7 @@ def settled(text: str, stop: Sequence[str]) -> str:
 
 
 def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
-    """Those of the special tokens that are written so, which no answer's text shows."""
+    """Ids of the special tokens that are written so, which no answer's text shows."""
     if not texts:
         return ()
     named = {tokenizer.added_tokens_decoder[id_].content: id_ for id_ in _silent(tokenizer)}

@@ -1,7 +1,7 @@
 """What a DFlash head is trained on: the target's next-token distribution at every slot of blocks within the text.
 
 A block begins at an anchor, a token of an answer, and sees the text before it, as when drafting. The guess k tokens
-behind the anchor is compared with what the target made of the text up to there, and weighs `decay ** (k - 1)`:
+after the anchor is compared with what the target made of the text up to there, and weighs `decay ** (k - 1)`:
 
     text      a b c d e f g h
     anchor 2  . .[c m m m]          guesses d, e, f from a, b and c
@@ -73,7 +73,7 @@ def dflash_loss(
     over_text = functools.partial(head.over_text, target, depth=steps)
     slots = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors)
 
-    # what the target made of the anchor and of the tokens behind it; the last of a row count for nothing
+    # what the target made of the anchor and of the tokens after it; the last of a row count for nothing
     at = anchors[..., None] + jnp.arange(steps, dtype=jnp.int32)[None, None]
     rows = jnp.minimum(at, length - 1).reshape(len(anchors), -1)
     previous, following = (jnp.take_along_axis(ids, rows, axis=1) for ids in (tokens, next_tokens(tokens)))

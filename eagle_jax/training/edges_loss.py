@@ -33,7 +33,7 @@ def logits_given_text(head: DFlash, slots: BlockOutput, previous: Int[Array, "b 
 def confidence_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], accepted: Float[Array, "b a p"]
 ) -> Float[Array, "b a p"]:
-    """Of the confidence in each slot, in nats.
+    """The loss of the confidence in each slot, in nats.
 
     Args:
         accepted: how often its token would be accepted. No gradient goes into it.
@@ -48,7 +48,7 @@ def confidence_loss(
 def selector_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], following: Int[Array, "b a p"]
 ) -> tuple[Float[Array, "b a p"], Bool[Array, "b a p"]]:
-    """Of the selector's choice at each slot, in nats, and whether the right one was among the candidates.
+    """The loss of the selector's choice at each slot, in nats, and whether the right one was among the candidates.
 
     Where the text's token is none of them, it takes the place of the last, as speculators trains.
 
@@ -66,7 +66,7 @@ def selector_loss(
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
-    """What a selector chooses at each slot behind the text's token before it (draft ids), as a chain is drafted."""
+    """What a selector chooses at each slot after the text's token before it (draft ids), as a chain is drafted."""
     slots = jax.lax.stop_gradient(slots)
     candidates = head.candidates(slots.logits)
     logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)

@@ -128,7 +128,7 @@ def d_pace_weights(
     cross_entropy: Float[Array, "*blocks p"], mask: Bool[Array, "*blocks p"]
 ) -> Float[Array, "*blocks p"]:
     """What each slot of a block weighs (D-PACE, arXiv:2605.18810): with s, the head's probability of the text's token
-    drawn half-way to 1, the sum over this slot and those behind it of the product of s up to there.
+    drawn half-way to 1, the sum over this slot and those after it of the product of s up to there.
 
     That is the derivative of the expected accepted length, a smoothed one, by the logarithm of the slot's s: what
     raises it counts, at slots that are reached and from which much is to be gained. No gradient goes through it.
@@ -175,7 +175,7 @@ class Truth:
 
 
 def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """The token behind each; -1 behind the last."""
+    """The token after each; -1 after the last."""
     return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
 
 

@@ -31,7 +31,7 @@ class Objective:
             (arXiv:2605.18810) as much as the expected number of accepted tokens gains by them, which the head's own
             probabilities of the text tell; with "text" alone.
         noise: half-width of the uniform noise on input features made of true ones.
-        anchors: blocks of each row (DFlash), or tokens of it behind which mask rows are put (P-EAGLE, whose first step
+        anchors: blocks of each row (DFlash), or tokens of it after which mask rows are put (P-EAGLE, whose first step
             learns from every token, as other methods do).
         down_sample_ratio, down_sample_ratio_min: step d, counted from 0, has max(ratio ** d, min) of these (P-EAGLE).
     """

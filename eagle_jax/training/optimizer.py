@@ -54,7 +54,7 @@ def clipped(gradients: Any, limit: float) -> Any:
 
 
 def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate by update: linear warm-up to the peak, then the decay, which ends behind the last update."""
+    """Learning rate by update: linear warm-up to the peak, then the decay, which ends after the last update."""
     falling = {
         "linear": lambda share: 1 - (1 - config.final) * share,
         "cosine": lambda share: config.final + (1 - config.final) * 0.5 * (1 + jnp.cos(jnp.pi * share)),

@@ -1,7 +1,7 @@
-"""What a P-EAGLE head is trained on: the target's next-token distribution at rows of text and at mask rows behind it.
+"""What a P-EAGLE head is trained on: the target's next-token distribution at rows of text and at mask rows after it.
 
 The rows of text are EAGLE-3's: slot i holds a feature of token i and the embedding of token i + 1, and guesses token
-i + 2. Behind some of them, the anchors, stand mask rows, as behind the last row of a text when drafting: the row of
+i + 2. After some of them, the anchors, stand mask rows, as after the last row of a text when drafting: the row of
 depth d at slot a + d, which guesses token a + d + 2 and sees the text up to its anchor and its own rollout alone:
 
     depth            0 0 0 0 0   1 1 1   2
@@ -88,7 +88,7 @@ def peagle_loss(
     for depth, size in enumerate(sample.sizes):
         rows = slice(first, first + size)
         at, first = sample.anchor[:, rows] + depth, first + size
-        there = jnp.minimum(at, slots - 1)  # a row behind the text counts for nothing
+        there = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
         mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), there, axis=1)
         part = functools.partial(_part, head, target, objective=objective)
         parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, there, mask))

@@ -234,5 +234,5 @@ def accepted_length(agreement: Float[np.ndarray, "d"]) -> float:
 
 
 def _filled_up(part: np.ndarray, batch: int) -> np.ndarray:
-    """Rows of nothing (no answer in them) behind a last batch that is not full."""
+    """Rows of nothing (no answer in them) after a last batch that is not full."""
     return np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])

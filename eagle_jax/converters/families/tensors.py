@@ -24,7 +24,7 @@ class Joined:
     """A tensor that holds several parameters.
 
     Attributes:
-        key: its name behind a layer's.
+        key: its name after a layer's.
         parts: the names that its parts have in the rules, in the order in which they lie.
         axis: that along which they lie, from the last, of a matrix `[.., out, in]`.
         interleaved: they take turns along it.

@@ -24,7 +24,7 @@ MODEL_TYPES = {
     **{"gemma3": "gemma3_text", "hunyuan-dense": "hunyuan_v1_dense", "minimax-m2": "minimax_m2", "gpt-oss": "gpt_oss"},
 }
 
-# Entry behind the architecture's name -> key in config.json.
+# Entry after the architecture's name -> key in config.json.
 _KEYS = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",

@@ -23,7 +23,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 
 
 def check(stated: Mapping[str, Any]) -> None:
-    """Nothing is stated that changes what the tensors mean."""
+    """No setting changes what the tensors mean."""
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:

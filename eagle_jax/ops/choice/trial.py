@@ -131,7 +131,7 @@ def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
-    """Of a call in a loop, where each waits for the one before."""
+    """Seconds of one call, in a loop in which each waits for the one before."""
     with forced(call.operation, candidate):
         args = _laid_out(call, arrays)
         leaves, tree = jax.tree.flatten(args)

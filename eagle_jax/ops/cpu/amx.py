@@ -35,7 +35,7 @@ from eagle_jax.ops.cpu.code import (
 
 TILE = 16  # rows of a register, and words of a row
 COLUMNS = 4  # of outputs, a register of sums each
-# Registers behind those of the sums: rows and weights of 16 words, and of those that are left.
+# Registers after those of the sums: rows and weights of 16 words, and of those that are left.
 X, W, X_LEFT, W_LEFT = 4, 5, 6, 7
 
 

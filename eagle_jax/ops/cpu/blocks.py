@@ -3,7 +3,7 @@
 The keys of a block are transposed and multiplied with all rows; the softmax is computed online (Milakov and Gimelshein
 2018). A weight is `exp(score) / 2**maximum`. A block with a larger score scales the sums so far down by a power of
 two, which does not round, and all sums run key by key. So the result of a row depends neither on other rows, nor on
-block boundaries, nor on masked keys in between: a node of a tree gets the same bits as that token behind a cache.
+block boundaries, nor on masked keys in between: a node of a tree gets the same bits as that token after a cache.
 """
 
 import dataclasses

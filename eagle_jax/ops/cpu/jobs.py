@@ -1,7 +1,7 @@
 """A job that threads share: its layout in memory, and how long it lives.
 
 The job outlives the call that made it until the last thread has released it. Its layout in cache lines, with those of
-each phase behind:
+each phase after:
 
     USERS JOINED                            written by all
     PHASES SHARES CONTEXT MEMORY CALLER     read by all; the context lies in the caller's stack frame

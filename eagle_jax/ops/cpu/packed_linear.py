@@ -202,7 +202,7 @@ def add_float_handlers(
 
 
 def clear(builder: ir.IRBuilder, base: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-    """Writes zeros to the bytes `begin` to `end` behind an address, a multiple of a vector."""
+    """Writes zeros to the bytes `begin` to `end` after an address, a multiple of a vector."""
     with for_range(builder, end, begin, step=VECTOR) as offset:
         write(builder, constant(0.0), at(builder, base, offset))
 

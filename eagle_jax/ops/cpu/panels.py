@@ -12,7 +12,7 @@ from eagle_jax.ops.packing import PackedWeight
 from eagle_jax.struct import pytree, static
 from eagle_jax.workarounds import gather
 
-WIDTHS = (64, 32, 16)  # outputs of a panel: the largest that divides a weight's outputs, else 64 with zeros behind
+WIDTHS = (64, 32, 16)  # outputs of a panel: the largest that divides a weight's outputs, else 64 with zeros after
 PAIRED = {jnp.dtype(jnp.float32): 1, jnp.dtype(jnp.bfloat16): 2}  # inputs of one output that are contiguous
 
 

@@ -144,7 +144,7 @@ def _for_vectors(
 
 
 def _insert(builder: ir.IRBuilder, selected: _Selected, value: ir.Value, index: ir.Value) -> None:
-    """Inserts a value behind those that are not smaller, and drops the last one."""
+    """Inserts a value after those that are not smaller, and drops the last one."""
     position = alloca(builder, 8)
     write(builder, builder.sub(selected.count, i64(1)), position)
     with forever(builder) as leave:

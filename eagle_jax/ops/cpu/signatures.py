@@ -64,7 +64,7 @@ class Checks:
     """Builds the checks of a handler: where one fails, the handler branches to `failed` with a message.
 
     Args:
-        builder: of the handler; stands behind the checks once they are built.
+        builder: of the handler; stands after the checks once they are built.
         name: of the handler.
     """
 
@@ -75,7 +75,7 @@ class Checks:
             self.message = builder.phi(POINTER)
 
     def buffers(self, frame: ir.Value, signature: Signature) -> tuple[list[Buffer], list[Buffer]]:
-        """Arguments and results, all checks behind them."""
+        """Arguments and results, all checks after them."""
         lengths: dict[str, ir.Value] = {}
         kinds = (
             ("argument", ARGS | {"list": FRAME["args"], "buffers": ARGS["args"]}, signature.arguments),

@@ -220,7 +220,7 @@ def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
 
 
 def _pad(array: Array, axis: int, size: int) -> Array:
-    """Zeros behind the end. Rows of padding see nothing, and what they give is dropped."""
+    """Zeros after the end. Rows of padding see nothing, and what they give is dropped."""
     if array.shape[axis] == size:
         return array
     return jnp.pad(array, [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])
