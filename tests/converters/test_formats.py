@@ -105,7 +105,7 @@ def test_a_head_that_a_formats_readers_would_misread_is_not_written(tmp_path: pa
 
 
 def test_an_unknown_format(tmp_path: pathlib.Path):
-    with refused(ValueError, "'gguf'", "safeailab, sglang, speculators"):
+    with refused(ValueError, "'gguf'", "'safeailab', 'sglang', 'speculators'"):
         save_head(head(), tmp_path / "new", format="gguf")
 
 

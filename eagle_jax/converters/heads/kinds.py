@@ -128,8 +128,8 @@ def save_head(
     """
     files = HEAD_KINDS[head.kind].get("files")
     if files.FORMATS and format not in (None, *files.FORMATS):
-        expected = " or ".join(map(repr, files.FORMATS))
-        raise ValueError(f"{format!r} is no format of {HEAD_KINDS[head.kind].one}; expected {expected}")
+        one, expected = HEAD_KINDS[head.kind].one, ", ".join(map(repr, files.FORMATS))
+        raise ValueError(f"{format!r} is no format of {one}; expected one of {expected}")
     files.save(head, pathlib.Path(folder), format, target, target_name)
 
 
