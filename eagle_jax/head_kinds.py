@@ -66,28 +66,25 @@ def _block(title: str) -> HeadKind:
     )
 
 
+def _side_by_side(title: str, name: str) -> HeadKind:
+    return HeadKind(
+        title=title,
+        network=f"models.heads:{name.title()}",
+        files=f"converters.heads.{name}",
+        drafter=name,
+        begin=f"training.parallel_heads:{name}",
+        loss="training.heads_loss:heads_loss",
+    )
+
+
 # In the order in which files are asked whose they are: EAGLE's last, since others have tensors of the same names.
 HEAD_KINDS: Mapping[str, HeadKind] = {
     "dflash": _block("DFlash head"),
     "dspark": _block("DSpark head"),
     "dflash2": _block("DFlash 2 head"),
-    "medusa": HeadKind(
-        title="Medusa heads",
-        network="models.heads:Medusa",
-        files="converters.heads.medusa",
-        drafter="medusa",
-        begin="training.parallel_heads:medusa",
-        loss="training.heads_loss:heads_loss",
-    ),
+    "medusa": _side_by_side("Medusa heads", "medusa"),
     "mtp": HeadKind(title="MTP layer", network="models.eagle:Head", files="converters.heads.mtp", drafter="eagle"),
-    "hydra": HeadKind(
-        title="Hydra heads",
-        network="models.heads:Hydra",
-        files="converters.heads.hydra",
-        drafter="hydra",
-        begin="training.parallel_heads:hydra",
-        loss="training.heads_loss:heads_loss",
-    ),
+    "hydra": _side_by_side("Hydra heads", "hydra"),
     "eagle1": _eagle(
         "EAGLE-1/2 head", "models.eagle:Head", begin="training.eagle_heads:eagle1", loss="training.loss:loss"
     ),

@@ -2,7 +2,7 @@
 
 Compiles the prefill of all prompts and the loop, greedy, for chips that are not there, as
 `benchmarks.compile_only.used_slots` does: an 8B target of a few layers with its EAGLE-3 head, in several shapes. Prints
-what the plan counts beside what the compiler assigns, weights and caches among it, and exits with 1 where they are
+what the plan counts and what the compiler assigns, weights and caches among it, and exits with 1 where they are
 further apart than a tenth.
 
     PYTHONPATH=build/cuda:build/libtpu python -m benchmarks.compile_only.planned

@@ -3,6 +3,7 @@
 import dataclasses
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
+from eagle_jax.configs.head_checks import check_draft, check_mask_token, check_sizes, check_taps, check_width
 from eagle_jax.configs.target import LlamaConfig
 
 
@@ -29,7 +30,7 @@ class EagleConfig:
 
     def __post_init__(self):
         drafted = self.layers.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
-        _check_draft(self.layers, drafted, like_llama=not self.normed)
+        check_draft(self.layers, drafted, like_llama=not self.normed)
 
     @property
     def kind(self) -> str:
@@ -83,16 +84,16 @@ class Eagle3Config:
     mask: MaskConfig | None = None
 
     def __post_init__(self):
-        _check_taps(self.taps, self.target_hidden_size)
-        _check_draft(self.layers, self.draft_vocab_size, latent=True)
+        check_taps(self.taps, self.target_hidden_size)
+        check_draft(self.layers, self.draft_vocab_size, latent=True)
         if self.mask is not None:
-            _check_mask_token(self.mask.token_id, self.layers.vocab_size)
+            check_mask_token(self.mask.token_id, self.layers.vocab_size)
             if self.mask.num_drafted < 1:
                 raise ValueError(f"num_drafted={self.mask.num_drafted}; expected at least one token of a pass")
         if self.norm_before_fc and self.fc_norm:
             raise ValueError("norm_before_fc and fc_norm are both set; expected at most one norm of the taps before fc")
         if not self.own_embedding:
-            _check_width(self.layers.hidden_size, self.target_hidden_size, "embeddings", "its own (own_embedding)")
+            check_width(self.layers.hidden_size, self.target_hidden_size, "embeddings", "its own (own_embedding)")
 
     @property
     def kind(self) -> str:
@@ -117,7 +118,7 @@ class MedusaConfig:
     kind = "medusa"
 
     def __post_init__(self):
-        _check_sizes(self)
+        check_sizes(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,10 +142,10 @@ class HydraConfig:
     kind = "hydra"
 
     def __post_init__(self):
-        _check_sizes(self)
+        check_sizes(self)
         if self.prefix is None:
             return
-        _check_draft(self.prefix, self.vocab_size)
+        check_draft(self.prefix, self.vocab_size)
         if (self.prefix.hidden_size, self.prefix.num_hidden_layers) != (self.hidden_size, 1):
             raise ValueError(
                 f"prefix has {self.prefix.num_hidden_layers} layers of width {self.prefix.hidden_size}; expected one "
@@ -205,14 +206,14 @@ class DFlashConfig:
 
     def __post_init__(self):
         c = self.layers
-        _check_taps(self.taps, self.target_hidden_size)
-        _check_draft(c, c.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size, one_window=False)
+        check_taps(self.taps, self.target_hidden_size)
+        check_draft(c, c.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size, one_window=False)
         if self.num_drafted < 1:
             raise ValueError(
                 f"block_size={self.block_size}; expected at least {1 if self.sample_from_anchor else 2}, to draft a "
                 "token"
             )
-        _check_mask_token(self.mask_token_id, c.vocab_size)
+        check_mask_token(self.mask_token_id, c.vocab_size)
         inside = all(0 <= layer < c.num_hidden_layers for layer in self.causal_layers)
         if not inside or list(self.causal_layers) != sorted(set(self.causal_layers)):
             raise ValueError(
@@ -225,7 +226,7 @@ class DFlashConfig:
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value}; expected a positive number")
         if not self.own_embedding or self.draft_vocab_size is None:
-            _check_width(c.hidden_size, self.target_hidden_size, "embeddings and output matrix", "its own of both")
+            check_width(c.hidden_size, self.target_hidden_size, "embeddings and output matrix", "its own of both")
         _check_edges(self)
 
     @property
@@ -258,61 +259,3 @@ def _check_edges(c: DFlashConfig) -> None:
 def dflash_taps(layers: int) -> tuple[int, ...]:
     """The taps of published DFlash heads for a target of so many layers: five from 2 to the last but two, evenly."""
     return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))
-
-
-def _check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
-    if not taps or any(tap < 0 for tap in taps):
-        raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")
-    if target_hidden_size < 1:
-        raise ValueError(f"target_hidden_size={target_hidden_size}; expected at least 1")
-
-
-def _check_mask_token(id_: int, vocab_size: int) -> None:
-    if not 0 <= id_ < vocab_size:
-        raise ValueError(f"mask_token_id={id_}; expected one of the target's {vocab_size} tokens")
-
-
-def _check_width(width: int, target_width: int, what: str, instead: str) -> None:
-    """Refuses a head that cannot use what it shares with its target."""
-    if width != target_width:
-        raise ValueError(
-            f"a head of width {width} cannot read the {what} of a target of width {target_width}; it needs {instead}"
-        )
-
-
-def _check_sizes(config: MedusaConfig | HydraConfig) -> None:
-    for name in ("hidden_size", "vocab_size", "num_heads", "num_layers"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")
-
-
-def _check_draft(
-    layers: LlamaConfig, size: int, *, one_window: bool = True, like_llama: bool = True, latent: bool = False
-) -> None:
-    """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
-    if not 1 <= size <= layers.vocab_size:
-        raise ValueError(
-            f"draft_vocab_size={size}; expected 1 to {layers.vocab_size}, the target's vocab_size: a head drafts some "
-            "of the target's tokens or all"
-        )
-    if like_llama:
-        _check_like_llama(layers, latent)
-    if one_window and layers.full_attention_layers:
-        raise ValueError(
-            f"full_attention_layers={layers.full_attention_layers} in a draft head; its layers share one window or none"
-        )
-
-
-def _check_like_llama(layers: LlamaConfig, latent: bool) -> None:
-    """Refuses layers that no head has; with `latent` they may have latent attention, and what comes with it."""
-    if layers.experts is not None:
-        raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
-    unlike, rope = layers.unlike_llama, layers.rope
-    if latent and layers.latent is not None:
-        unlike = {name: value for name, value in unlike.items() if name not in ("latent", "attention_multiplier")}
-        rope = dataclasses.replace(rope, interleaved=False)
-    if unlike:
-        stated = ", ".join(f"{name}={value!r}" for name, value in unlike.items())
-        raise ValueError(f"the layers of a draft head have {stated}; expected Llama's, whatever the target's are")
-    if rope != rope.for_heads():
-        raise ValueError("the layers of a draft head rotate their heads otherwise than Llama's; expected Llama's way")

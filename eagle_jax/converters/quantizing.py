@@ -15,6 +15,7 @@ from eagle_jax.converters.describe import TARGET, UNKNOWN, describe
 from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
 from eagle_jax.converters.gguf.folder import convert_gguf
 from eagle_jax.converters.heads import kinds
+from eagle_jax.converters.heads.dflash import SIDE_FILE
 from eagle_jax.converters.hub.resolving import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
@@ -63,7 +64,9 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
         others = [
             file
             for file in weights.folder.iterdir()
-            if file.suffix in BESIDE and file.name != "config.json" and not file.name.endswith(".index.json")
+            if (file.suffix in BESIDE or file.name == SIDE_FILE)
+            and file.name != "config.json"
+            and not file.name.endswith(".index.json")
         ]
         entries = read_json(weights.folder / "config.json")
         if applied is None:

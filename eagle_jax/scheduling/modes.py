@@ -13,7 +13,7 @@ from eagle_jax.requests.request import Request
 from eagle_jax.structured.table_sizes import TableSizes
 
 log = logging.getLogger("eagle_jax.scheduling")
-MOST = 6  # modes that are compiled beside a batch: each is a program for every number of rows and every tree
+MOST = 6  # modes that are compiled in the background: each is a program for every number of rows and every tree
 Key = tuple[Sampling, TableSizes | None]  # tables of what the rows ask of their logits, if they ask for anything
 
 
@@ -21,12 +21,12 @@ class Modes:
     """The mode `general` serves every request that a batch may have, with conditionals around what no row asks for.
 
     Programs without conditionals, for what the rows of the moment ask for and no more, are a matter of speed: tokens
-    are the same. `common` modes are compiled by `Batch.warm_up`, others `beside` the batch on a thread of their own, if
-    at all; until they are there, steps take `general`.
+    are the same. `common` modes are compiled by `Batch.warm_up`, others, if at all, in the `background` on a thread of
+    their own; until they are there, steps take `general`.
     """
 
-    def __init__(self, general: Sampling, common: Sequence[Sampling] = (), *, beside: bool = False):
-        self.general, self._common, self._beside = general, list(common), beside
+    def __init__(self, general: Sampling, common: Sequence[Sampling] = (), *, background: bool = False):
+        self.general, self._common, self._background = general, list(common), background
         self._ready: set[Key] = {(mode, None) for mode in common}
         self._asked: set[Key] = set()
         self._compiling: concurrent.futures.Future[None] | None = None
@@ -51,13 +51,14 @@ class Modes:
             sizes: of their tables; None if they have none.
             preparation: as `Batch.preparation`.
         """
-        if not (self._common or self._beside):
+        if not (self._common or self._background):
             return self.general
         key = joint_mode([request.options.mode for request in requests]), sizes
         if key in self._ready:
             return key[0]
         idle = self._compiling is None or self._compiling.done()
-        if self._beside and idle and key not in self._asked and len(self._asked) < MOST and not self._closed.is_set():
+        is_new = key not in self._asked and len(self._asked) < MOST
+        if self._background and idle and is_new and not self._closed.is_set():
             self._asked.add(key)
             self._compiling = self._compiler.submit(self._compile, key, preparation(sizes, key[0]))
         return self.general
@@ -82,7 +83,9 @@ class Modes:
 
 
 def for_any_request(general: Sampling) -> Modes:
-    """The modes of an engine: greedy decoding beside the general one, and others where conditionals cost time: a GPU's
-    host waits for each one's predicate.
+    """The modes of an engine. A CPU has the general one alone: conditionals cost it nothing, and a second program for
+    every tree would delay its start. Accelerators have greedy decoding too, and GPUs, whose host waits for each
+    predicate, what else is asked for.
     """
-    return Modes(general, [joint_mode([])], beside=jax.default_backend() == "gpu")
+    backend = jax.default_backend()
+    return Modes(general, [] if backend == "cpu" else [joint_mode([])], background=backend == "gpu")

@@ -15,9 +15,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import eagle_jax
+from eagle_jax.configs.heads import DFlashConfig, MaskConfig
 from eagle_jax.configs.target import Experts
 from eagle_jax.converters import convert, describe, load_head, load_target, packed, quantize, save_head, save_target
 from eagle_jax.converters.quantized.unpacking import around_zero, fields
+from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat, quantize_params, scheme_of
@@ -37,11 +39,16 @@ def pair():
 
 @pytest.fixture(scope="module")
 def folders(pair, tmp_path_factory) -> pathlib.Path:
-    """`target`, `head`, `head3`, and a mixture of experts, in floats."""
+    """`target`, a head of four kinds, and a mixture of experts, in floats."""
     root = tmp_path_factory.mktemp("floats")
     save_target(pair[0], root / "target")
     save_head(pair[1], root / "head")
     save_head(synthetic_head3(pair[0], taps=(0, 1)), root / "head3")
+    layers = dataclasses.replace(CONFIG, num_hidden_layers=1, qk_norm=True)
+    dflash = DFlashConfig(layers=layers, taps=(0, 1), target_hidden_size=32, block_size=4, mask_token_id=5)
+    save_head(DFlash.init(dflash, jax.random.key(3)), root / "dflash")
+    peagle = synthetic_head3(pair[0], taps=(0, 1), mask=MaskConfig(token_id=5, num_drafted=3), own_embedding=True)
+    save_head(peagle, root / "peagle", target=pair[0], target_name=str(root / "target"))
     save_target(LM.init(MIXTURE, jax.random.key(0)), root / "mixture")
     (root / "target" / "chat_template.jinja").write_text("{{ messages }}")
     return root
@@ -142,16 +149,25 @@ def test_experts_are_rounded_one_by_one_and_routers_stay(folders, tmp_path):
     assert said["ignore"] == ["model.layers.0.block_sparse_moe.gate"]
 
 
-@pytest.mark.parametrize("name", ["head", "head3"])
+@pytest.mark.parametrize("name", ["head", "head3", "dflash", "peagle"])
 def test_heads_too_and_they_change_their_format_as_they_are(folders, pair, tmp_path, name):
     quantize(folders / name, tmp_path / "int8", "int8")
     rounded = load_head(tmp_path / "int8", pair[0])
     same(rounded.params, load_head(folders / name, pair[0], scheme=scheme_of("int8")).params)
     assert rounded.dtype == np.float32
-    save_head(rounded, tmp_path / "saved", target=pair[0])
+    save_head(rounded, tmp_path / "saved", target=pair[0], target_name=str(folders / "target"))
     same(load_head(tmp_path / "saved", pair[0]).params, rounded.params)
     convert(tmp_path / "int8", tmp_path / "speculators", "speculators", target=folders / "target")
     same(load_head(tmp_path / "speculators", pair[0]).params, rounded.params)
+
+
+def test_a_masks_embedding_in_a_file_of_its_own_comes_along(folders, tmp_path):
+    torch = pytest.importorskip("torch")
+    shutil.copytree(folders / "dflash", tmp_path / "dflash")
+    torch.save(torch.ones(32), tmp_path / "dflash" / "mask_embedding.pt")
+    quantize(tmp_path / "dflash", tmp_path / "int8", "int8")
+    target = load_target(folders / "target")
+    assert np.all(load_head(tmp_path / "int8", target).params["mask_embedding"] == 1)
 
 
 def test_weights_go_rounded_into_their_shards(folders):

@@ -45,7 +45,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Sampling]:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_greedy_answer_is_the_same_whoever_joins(other: dict[str, object], taken: list[Sampling]):
+def test_a_greedy_answer_is_the_same_whoever_joins(
+    other: dict[str, object], taken: list[Sampling], monkeypatch: pytest.MonkeyPatch
+):
+    engines = Modes(ANY, [GREEDY])  # as on an accelerator
+    monkeypatch.setattr("eagle_jax.scheduling.engine_scheduler.for_any_request", lambda general: engines)
     prompts = [5, 6, 7], [8, 9]
     expected = generate(RANDOM, prompts[0], max_new_tokens=40, **DYNAMIC)
     beside = generate(RANDOM, prompts[1], max_new_tokens=12, seed=3, **other, **DYNAMIC)
@@ -62,7 +66,7 @@ def test_a_greedy_answer_is_the_same_whoever_joins(other: dict[str, object], tak
 
 
 def test_other_modes_are_compiled_beside_the_batch(monkeypatch: pytest.MonkeyPatch, taken: list[Sampling]):
-    engines = Modes(ANY, [GREEDY], beside=True)
+    engines = Modes(ANY, [GREEDY], background=True)
     monkeypatch.setattr("eagle_jax.scheduling.engine_scheduler.for_any_request", lambda general: engines)
     how = dict(max_new_tokens=20, temperature=0.8, seed=5)
     expected = generate(RANDOM, [5, 6, 7], **how, **DYNAMIC)
@@ -101,7 +105,7 @@ def request(**values: object) -> Request:
 
 def test_one_mode_is_compiled_at_a_time_and_a_few_at_most():
     preparation, sizes = Preparation(), TableSizes()
-    found = Modes(ANY, beside=True)
+    found = Modes(ANY, background=True)
     rows = [
         (request(temperature=float(warm), logprobs=recorded), tables)
         for warm in (0, 1)
@@ -123,7 +127,7 @@ def test_one_mode_is_compiled_at_a_time_and_a_few_at_most():
 
 
 def test_a_mode_that_cannot_be_compiled_is_done_without(caplog: pytest.LogCaptureFixture):
-    preparation, found = Preparation(), Modes(ANY, beside=True)
+    preparation, found = Preparation(), Modes(ANY, background=True)
     preparation.error = RuntimeError("RESOURCE_EXHAUSTED")
     preparation.goes_on.set()
     for _ in range(3):
@@ -137,10 +141,11 @@ def test_a_mode_that_cannot_be_compiled_is_done_without(caplog: pytest.LogCaptur
 def test_only_where_conditionals_cost_time(monkeypatch: pytest.MonkeyPatch):
     preparation = Preparation()
     preparation.goes_on.set()
-    for platform, count in (("cpu", 0), ("tpu", 0), ("gpu", 1)):
+    for platform, greedy, count in (("cpu", ANY, 0), ("tpu", GREEDY, 0), ("gpu", GREEDY, 1)):
         monkeypatch.setattr(modes.jax, "default_backend", lambda platform=platform: platform)
         found = modes.for_any_request(ANY)
-        assert found.choose([request()], None, preparation) == GREEDY
+        assert found.to_warm([request()]) == list(dict.fromkeys([ANY, greedy]))
+        assert found.choose([request()], None, preparation) == greedy
         assert found.choose([request(temperature=1.0)], None, preparation) == ANY
         found.close()
         assert len(preparation.keys) == count

@@ -41,7 +41,8 @@ from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
-MASK = "mask_embedding"  # a tensor among the others, or alone in a file of PyTorch's beside them
+MASK = "mask_embedding"  # a tensor among the others, or alone in a file of PyTorch's
+SIDE_FILE = f"{MASK}.pt"
 _READ_ASIDE = ("embed_tokens", MASK)
 
 RULES = (
@@ -144,7 +145,7 @@ def mask_embedding(weights: Weights, size: int) -> np.ndarray | None:
 
 
 def _mask_file(weights: Weights) -> pathlib.Path:
-    return weights.folder / f"{MASK}.pt"
+    return weights.folder / SIDE_FILE
 
 
 def entries_of(format: str, config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:

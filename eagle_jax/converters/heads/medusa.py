@@ -2,7 +2,7 @@
 
     medusa_lm_head.safetensors, .pt   {k}.{l}.linear.weight, .bias   block l of head k; weights [h, h]
                                       {k}.{L}.weight                 its output matrix [v, h], after L blocks
-    a whole model (Medusa-2)          the same after `medusa_head.`, beside the tensors of its target
+    a whole model (Medusa-2)          the same after `medusa_head.`, among the tensors of its target
     config.json                       medusa_num_heads, medusa_num_layers, base_model_name_or_path
 
 The tensors are the truth about sizes: published configs say 2 heads of files that hold 5.

@@ -26,7 +26,7 @@ class Found(NamedTuple):
     Attributes:
         config: what the tensors make, a `MedusaConfig` or `HydraConfig`.
         rules: what the tensors are called.
-        aside: regular expressions of what may lie beside them.
+        aside: regular expressions of tensors that may lie in the same folder.
     """
 
     config: Any
