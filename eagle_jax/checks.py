@@ -47,6 +47,23 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterab
     return "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))} now" for name in other)
 
 
+def check_same_settings(
+    begun: Any, before: Mapping[str, Any], now: Mapping[str, Any], otherwise: str, names: Iterable[str] | None = None
+) -> None:
+    """Refuses to go on with a file or folder that was begun with other settings, since results would be mixed.
+
+    Args:
+        begun: its path.
+        before, now, names: as in `differences`.
+        otherwise: what else one can do, as "name another folder".
+
+    Raises:
+        ValueError: a setting differs.
+    """
+    if other := differences(before, now, names):
+        raise ValueError(f"{begun} was begun with other settings: {other}; give the same, or {otherwise}")
+
+
 def cut(text: str, most: int = 60) -> str:
     """The beginning of a text in a message, if it is longer than so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.checks import differences
+from eagle_jax.checks import check_same_settings
 from eagle_jax.durable import PART, hold, replacing
 from eagle_jax.evaluation.answers import Conversation, from_line, to_record
 from eagle_jax.jsonl import JsonLines, Read, whole_lines
@@ -92,7 +92,8 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         begun = (path / RUN).exists()
         if begun and any(path.glob("*.jsonl")):
-            _agree(read_run(path)["settings"], settings, path)
+            begun_with = _flat(read_run(path)["settings"])
+            check_same_settings(path, begun_with, _flat(settings), "name another folder")
         elif not begun and any(file.name != LOCK and file.suffix != PART for file in path.iterdir()):
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
@@ -168,11 +169,6 @@ def write_json(path: Path, value: Any) -> None:
     """Writes a whole file or none."""
     with replacing(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=1).encode())
-
-
-def _agree(begun: dict[str, Any], settings: dict[str, Any], folder: Path) -> None:
-    if other := differences(_flat(begun), _flat(settings)):
-        raise ValueError(f"{folder} was begun with other settings: {other}; give the same, or name another folder")
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

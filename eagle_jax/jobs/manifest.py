@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.checks import differences
+from eagle_jax.checks import check_same_settings
 from eagle_jax.converters import resolve
 from eagle_jax.durable import replacing
 from eagle_jax.loading.folders import folders_of
@@ -32,9 +32,7 @@ def begin(output: Path, job: Mapping[str, Any]) -> bool:
     """
     path, stated = manifest_of(output), {"form": FORM, **job}
     if path.exists():
-        before = read(output)
-        if other := differences(before, stated):
-            raise ValueError(f"{output} was begun with something else: {other}; give the same, or name another output")
+        check_same_settings(output, read(output), stated, "name another output")
         return output.exists()
     if output.exists():
         raise ValueError(f"{output} is there already and was made by no batch job; name another output")

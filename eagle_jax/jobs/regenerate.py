@@ -17,7 +17,7 @@ import numpy as np
 
 from eagle_jax.chat.conversations import Conversation, Skipped, read
 from eagle_jax.chat.prompts import Unfit, encode
-from eagle_jax.checks import differences, whole
+from eagle_jax.checks import check_same_settings, whole
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
 from eagle_jax.jsonl import JsonLines, Read, parsed
@@ -189,8 +189,9 @@ def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:
             if line.endswith(b"\n") or (number == 1 and not _is_begun(line)):
                 raise ValueError(f"{path} holds something else already; name another file")
             return None
-        _refuse_other(path, entry[1], generation)
-        return entry[0]
+        number, before = entry
+        check_same_settings(path, before, generation, "name another file", before)  # earlier versions state fewer
+        return number
 
     return read
 
@@ -207,9 +208,3 @@ def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
 def _is_begun(line: bytes) -> bool:
     """Whether it is the beginning of a line of ours; records of others that look the same are whole."""
     return START.startswith(re.sub(rb"\d+", b"0", line, count=1)[: len(START)]) and parsed(line) is None
-
-
-def _refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Answers of other settings are not mixed. What a line of an earlier version does not state is not compared."""
-    if other := differences(before, now, before):
-        raise ValueError(f"{path} was begun with something else: {other}; give the same, or name another file")

@@ -116,25 +116,17 @@ class TrainConfig:
         """Every setting, defaults included, as `read_config` reads them."""
         return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False)
 
-    def differences(self, other: "TrainConfig") -> list[str]:
-        """Settings in which two starts of one run must agree and do not, as `key: here, there`."""
+    def by_name(self) -> dict[str, Any]:
+        """Every setting by its dotted name, such as `optimizer.rate`."""
+        return _flat(_plain(dataclasses.asdict(self)))
+
+    def fixed(self) -> list[str]:
+        """Names of the settings in which two starts of one run must agree."""
         return [
-            difference
-            for key, difference in self._different(other).items()
-            if key in self.FIXED_INSIDE or key.split(".")[0] not in self.FREE and key not in self.FREE_INSIDE
+            name
+            for name in self.by_name()
+            if name in self.FIXED_INSIDE or name.split(".")[0] not in self.FREE and name not in self.FREE_INSIDE
         ]
-
-    def data_differences(self, other: "TrainConfig") -> list[str]:
-        """Settings of the data that differ, in the same form."""
-        return [difference for key, difference in self._different(other).items() if key.startswith("data.")]
-
-    def _different(self, other: "TrainConfig") -> dict[str, str]:
-        own_settings, other_settings = (_flat(_plain(dataclasses.asdict(config))) for config in (self, other))
-        return {
-            key: f"{key}: {own_settings[key]!r}, there {other_settings[key]!r}"
-            for key in own_settings
-            if own_settings[key] != other_settings[key]
-        }
 
 
 def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> TrainConfig:

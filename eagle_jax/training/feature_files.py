@@ -22,6 +22,7 @@ import numpy as np
 from jax import P
 from jaxtyping import Array, Float, Int, UInt
 
+from eagle_jax.checks import check_same_settings
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.durable import PART, replacing
 from eagle_jax.models.lm import LM
@@ -224,12 +225,7 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
     index_path = files.folder / INDEX
     files.folder.mkdir(parents=True, exist_ok=True)
     there = _read_index(index_path) if index_path.exists() else index
-    different = [name for name, value in index.items() if there.get(name) != value]
-    if different:
-        raise ValueError(
-            f"{files.folder} holds features of another kind ({', '.join(different)} differ); name another "
-            "features.folder, or remove it"
-        )
+    check_same_settings(files.folder, there, index, "name another features.folder, or remove it", index)
     missing = files.missing
     for part in files.folder.glob(f"*{PART}"):  # as a kill leaves it; another run's is younger
         if time.time() - part.stat().st_mtime > STALE_SECONDS:

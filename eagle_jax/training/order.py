@@ -1,6 +1,5 @@
 """The order in which rows are learnt: shuffled anew each epoch by the seed alone, and continued from any position."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import grain
@@ -36,17 +35,17 @@ class Order:
         """Where the order stands, and what text it is of; JSON."""
         return {"text": self._text, "iterator": self._iterator.get_state()}
 
-    def go_to(self, position: dict[str, Any], changed: Sequence[str] = ()) -> None:
+    def go_to(self, position: dict[str, Any], changed: str = "") -> None:
         """Continues from a position of the same text.
 
         Args:
-            changed: settings of the data that are not as they were then, to be named where the text differs.
+            changed: how settings of the data differ from what they were then, to be said where the text differs.
 
         Raises:
             ValueError: the position is of other text.
         """
         if position["text"] != self._text:
-            settings = f" ({'; '.join(changed)})" if changed else ""
+            settings = f" ({changed})" if changed else ""
             raise ValueError(
                 f"the text is not what the run was started with: {position['text']['rows']} rows then, "
                 f"{self._text['rows']} now, or the same number of other ones{settings}; bring the files and settings "

@@ -7,7 +7,7 @@ checkpoint holds both; so a run that was killed and started again computes what 
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from eagle_jax.checks import check_same_settings, differences
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import save_head
 from eagle_jax.durable import hold, replacing
@@ -35,6 +36,7 @@ from eagle_jax.training.vocabulary import most_frequent
 from eagle_jax.training.watch import Diverged
 
 CONFIG, SOURCES, CHECKPOINTS, HEAD, LOCK = "config.yaml", "sources.json", "checkpoints", "head", ".lock"
+ELSEWHERE = "name another out, or remove the folder"
 
 
 def run(
@@ -154,23 +156,18 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def compare(folder: Path, config: TrainConfig) -> Sequence[str]:
+def compare(folder: Path, config: TrainConfig) -> str:
     """Sees that a run that is in the folder has the same configuration. Before its first checkpoint there is none.
 
     Returns:
-        Settings of the data that differ; they may, if the text is the same.
+        How settings of the data differ; they may, if the text is the same.
     """
     begun = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
     if not begun or not (folder / CONFIG).exists():
-        return ()
-    there = read_config(folder / CONFIG)
-    different = there.differences(config)
-    if different:
-        raise ValueError(
-            f"{folder} holds a run of another configuration ({'; '.join(different)}); "
-            "name another out, or remove the folder"
-        )
-    return there.data_differences(config)
+        return ""
+    before, now = read_config(folder / CONFIG).by_name(), config.by_name()
+    check_same_settings(folder, before, now, ELSEWHERE, config.fixed())
+    return differences(before, now, [name for name in now if name.startswith("data.")])
 
 
 def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
@@ -187,12 +184,7 @@ def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, if target and text are those of the run") from None
     # a target in another dtype, as another machine may compute in, cannot be compared
-    other = [name.partition(" in ")[0] for name, value in sources.items() if there.get(name, value) != value]
-    if other:
-        raise ValueError(
-            f"{folder} holds a run with another {' and another '.join(other)}, under the same settings; bring it back, "
-            "name another out, or remove the folder"
-        )
+    check_same_settings(folder, there, sources, ELSEWHERE, [name for name in sources if name in there])
 
 
 def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:

@@ -307,7 +307,7 @@ def test_something_else_is_not_mixed_in(questions, tmp_path, monkeypatch):
     output = tmp_path / "answers.jsonl"
     made = {"target": "1234"}
     Job([questions], output, made_with=made).__exit__()
-    with pytest.raises(ValueError, match="answers.jsonl was begun with something else: target was 1234 and is 5"):
+    with pytest.raises(ValueError, match="answers.jsonl was begun with other settings: target was 1234 and is 5"):
         Job([questions], output, made_with={"target": "5"})
     with pytest.raises(ValueError, match="something else: max_new_tokens was 256 and is 9 now; give"):
         Job([questions], output, made_with=made, defaults=Defaults(max_new_tokens=9))

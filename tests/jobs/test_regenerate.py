@@ -147,7 +147,7 @@ def test_what_cannot_be_continued_is_left_alone(model, data, tmp_path, monkeypat
     out = tmp_path / "out.jsonl"
     api.regenerate(model, data, out, temperature=1.0, limit=1)
     before = out.read_text()
-    with pytest.raises(ValueError, match="out.jsonl was begun with something else: temperature was 1.0 and is 0.0 now"):
+    with pytest.raises(ValueError, match="out.jsonl was begun with other settings: temperature was 1.0 and is 0.0 now"):
         api.regenerate(model, data, out)
     assert out.read_text() == before
     model.tokenizer.chat_template = None

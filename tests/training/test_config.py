@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from eagle_jax.checks import differences
 from eagle_jax.training.config import read_config
 from eagle_jax.training.objective import DFLASH, DFLASH2, DSPARK, EAGLE3, Objective
 
@@ -64,16 +65,15 @@ def test_the_resolved_configuration_reads_as_itself(path, tmp_path):
 def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
     config = read_config(path)
     free = ["checkpoint.every=3", "max_minutes=2", "data.train=moved.jsonl", "mesh=data:2", "features.folder=here"]
-    assert config.differences(read_config(path, free)) == []
-    assert config.differences(read_config(path, ["features.dtype=float16"])) == [
-        "features.dtype: None, there 'float16'"
-    ]
-    assert config.differences(read_config(path, ["optimizer.rate=1e-3", "seed=1"])) == [
-        "optimizer.rate: 0.0003, there 0.001",
-        "seed: 0, there 1",
-    ]
-    other = read_config(path, ["data.limit=5", "seed=1"])
-    assert config.data_differences(other) == ["data.limit: None, there 5"]
+
+    def compared(*assignments: str) -> str:
+        return differences(config.by_name(), read_config(path, assignments).by_name(), config.fixed())
+
+    assert not compared(*free)
+    assert compared("features.dtype=float16") == "features.dtype was not set and is float16 now"
+    assert compared("seed=1", "optimizer.rate=1e-3") == (
+        "optimizer.rate was 0.0003 and is 0.001 now; seed was 0 and is 1 now"
+    )
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(tm
 
 def test_a_folder_of_another_run_is_left_alone(whole, tmp_path):
     folder, chosen, _ = whole
-    with pytest.raises(ValueError, match=r"another configuration \(seed: 0, there 1\)"):
+    with pytest.raises(ValueError, match="other settings: seed was 0 and is 1 now; give the same, or name another out"):
         run(config(folder, "seed=1"), pair()[0], TOKENIZER)
     assert (folder / "run" / "config.yaml").read_text() == chosen.as_yaml()
     run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER)
@@ -163,10 +163,10 @@ def test_a_run_goes_on_with_the_target_and_the_measure_that_it_was_begun_with(tm
     """Else updates of two targets would be one run, and the best head the one that was measured more kindly."""
     chosen, target = config(tmp_path), pair()[0]
     run(chosen, target, TOKENIZER)
-    with pytest.raises(ValueError, match=r"another configuration \(evaluation.depth: 2, there 1\)"):
+    with pytest.raises(ValueError, match="other settings: evaluation.depth was 2 and is 1 now"):
         run(config(tmp_path, "evaluation.depth=1"), target, TOKENIZER)
     other = dataclasses.replace(target, params=jax.tree.map(lambda p: p * 1.01, target.params))
-    with pytest.raises(ValueError, match="holds a run with another target, under the same settings; bring it back"):
+    with pytest.raises(ValueError, match=r"other settings: target in float32 was \d+ and is \d+ now; give the same"):
         run(chosen, other, TOKENIZER)
     (tmp_path / "run" / "sources.json").write_text("[")
     with pytest.raises(ValueError, match="sources.json is damaged"):
@@ -179,7 +179,7 @@ def test_a_run_goes_on_with_the_target_and_the_measure_that_it_was_begun_with(tm
     chosen = config(second, f"data.held_out=[{second}/unseen.jsonl]", "max_minutes=1e-9")
     run(chosen, target, TOKENIZER)
     write_chats(second / "unseen.jsonl", 20, seed=4)
-    with pytest.raises(ValueError, match="holds a run with another held-out text"):
+    with pytest.raises(ValueError, match=r"other settings: held-out text was \d+ and is \d+ now"):
         run(chosen, target, TOKENIZER)
 
 
