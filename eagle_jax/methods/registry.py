@@ -138,7 +138,7 @@ NAMES = ("auto", *METHODS)
 SMALLEST = DynamicTree(2, 0, 1)
 FEW_ROWS = 2  # for which the smallest tree is tried on a CPU: there every row costs
 # Methods that grow dynamic trees, whose budget can be measured.
-TUNED = ("eagle", "peagle", "dflash", "medusa", "hydra", "draft-model")
+TUNED = (*sorted({kind.drafter for kind in HEAD_KINDS.values()}), "draft-model")
 
 
 @dataclasses.dataclass(frozen=True)
