@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def whole(name: str, value: Any, least: int) -> int:
+def whole_number(name: str, value: Any, least: int) -> int:
     """`value` if it is a whole number (numpy's included) and not below `least`."""
-    if not is_whole(value) or value < least:
+    if not is_whole_number(value) or value < least:
         raise ValueError(f"{name}={reprlib.repr(value)}; expected a whole number, {least} or more")
     return int(value)
 
 
-def is_whole(value: Any) -> bool:
+def is_whole_number(value: Any) -> bool:
     """Whether it is a whole number, numpy's included."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 

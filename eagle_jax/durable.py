@@ -81,6 +81,6 @@ def rewrite(to: Path, content: Callable[[], Any]) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.with_suffix(".lock").open("ab") as lock:
         hold(lock, to, wait=True)
-        made = json.dumps(content(), indent=1).encode()
+        text = json.dumps(content(), indent=1).encode()
         with replacing(to) as file:
-            file.write(made)
+            file.write(text)

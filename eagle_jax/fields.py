@@ -133,12 +133,12 @@ def number(low: float, high: float) -> Check[float]:
     return check
 
 
-def whole(low: int, high: int) -> Check[int]:
+def whole_number(low: int, high: int) -> Check[int]:
     """A whole number from `low` to `high`."""
 
     def check(name: str, value: Any) -> int:
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not low <= value <= high:
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not low <= value <= high:
             raise wrong(name, f"{name}={_short(value)}; expected a whole number from {low} to {high}")
         return int(value)
 

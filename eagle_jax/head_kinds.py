@@ -39,11 +39,11 @@ class HeadKind:
 
     def get(self, part: str) -> Any:
         """The module or object that a field names."""
-        return _found(getattr(self, part))
+        return _resolve(getattr(self, part))
 
 
 @functools.cache
-def _found(name: str) -> Any:
+def _resolve(name: str) -> Any:
     module, _, attribute = name.partition(":")
     imported = importlib.import_module(f"eagle_jax.{module}")
     return getattr(imported, attribute) if attribute else imported

@@ -100,8 +100,8 @@ def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa
     after = jnp.argmax(logits[:, 0], axis=-1)
     ahead = after[after]
     for head in params.values():
-        wanted_logits = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
-        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ wanted_logits).T}
+        target_logits = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
+        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ target_logits).T}
         ahead = after[ahead]
     return Medusa(params=params, config=config)
 

@@ -77,11 +77,13 @@ def loop_options() -> dict[str, Any]:
     platform = jax.default_backend()
     if platform == "cpu":
         return {"xla_cpu_copy_insertion_use_region_analysis": True} | exact_reduction_options()
-    return _known_option("xla_gpu_experimental_enable_subchannel_dequantisation_fusion") if platform == "gpu" else {}
+    return (
+        _supported_option("xla_gpu_experimental_enable_subchannel_dequantisation_fusion") if platform == "gpu" else {}
+    )
 
 
 @functools.cache
-def _known_option(name: str) -> dict[str, Any]:
+def _supported_option(name: str) -> dict[str, Any]:
     """The option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an error."""
     try:
         jax.jit(lambda: jnp.zeros(()), compiler_options={name: True}).lower().compile()

@@ -177,9 +177,9 @@ class CallParser:
 
     def _word(self, pattern: re.Pattern[str]) -> Generator[None, None, str]:
         yield from self._space()
-        while (found := pattern.match(self._text, self.at)) and found.end() == len(self._text):
+        while (match := pattern.match(self._text, self.at)) and match.end() == len(self._text):
             yield from self._more()
-        word = found.group() if found else ""
+        word = match.group() if match else ""
         self.at += len(word)
         return word
 

@@ -50,7 +50,7 @@ class ChatAnswer:
             self._splitter = ReasoningReader(reasoning, is_open(reasoning, tokenizer, prompt))
         calls = self._format is not None and not self._format.channels
         self._calls = CallReader(self._format, functions, parallel) if self._format is not None and calls else None
-        self._said: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+        self._texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
         self.calls: list[dict[str, Any]] = []
         self.reasoning_tokens = 0
 
@@ -77,12 +77,12 @@ class ChatAnswer:
     @property
     def content(self) -> str:
         """The text of the answer so far, without reasoning and calls."""
-        return "".join(self._said["content"])
+        return "".join(self._texts["content"])
 
     @property
     def reasoning_content(self) -> str:
         """The reasoning so far."""
-        return "".join(self._said["reasoning_content"])
+        return "".join(self._texts["reasoning_content"])
 
     @property
     def message(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ChatAnswer:
     def _deltas(self, piece: str | Thought | ToolCall) -> list[dict[str, Any]]:
         if not isinstance(piece, ToolCall):
             name, text = ("content", piece) if isinstance(piece, str) else ("reasoning_content", piece.text)
-            self._said[name].append(text)
+            self._texts[name].append(text)
             return [{name: text}]
         assert self._format is not None
         index, function = len(self.calls), {"name": piece.name, "arguments": piece.arguments}

@@ -52,7 +52,7 @@ class HarmonyReader(PieceReader):
         self._functions, self._parallel = functions, parallel
         self._reasoning = Thought if separate else str
         self._called = 0
-        self._told: set[type] = set()  # kinds of pieces that earlier messages had
+        self._seen_kinds: set[type] = set()  # kinds of pieces that earlier messages had
         self._mark = START  # before what is read now; "" where the answer is over
         self._text = before.removeprefix(START)
         self.add("")
@@ -131,8 +131,8 @@ class HarmonyReader(PieceReader):
     def _pieces(self, kind: Any, text: str, is_first: bool = True) -> Iterator[Any]:
         """A piece of a message, if it is not empty, after a blank line if it begins another one of its kind."""
         if text:
-            yield kind("\n\n" * (is_first and kind in self._told) + text)
-            self._told.add(kind)
+            yield kind("\n\n" * (is_first and kind in self._seen_kinds) + text)
+            self._seen_kinds.add(kind)
 
 
 def _text_of(header: str, is_named: bool) -> str:

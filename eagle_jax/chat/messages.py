@@ -77,8 +77,8 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
         if calls := message.get("tool_calls"):
             more |= {"tool_calls": _calls(calls, where)}
             names |= {call.get("id"): call["function"].get("name") for call in more["tool_calls"]}
-            owned = _with_own_ids(more["tool_calls"], format, number)
-            ids |= {call.get("id"): own.get("id") for call, own in zip(more["tool_calls"], owned, strict=True)}
+            owned = _with_model_ids(more["tool_calls"], format, number)
+            ids |= {call.get("id"): renamed.get("id") for call, renamed in zip(more["tool_calls"], owned, strict=True)}
             more["tool_calls"], number = owned, number + len(owned)
         if named is not None and (thought := _thought(message)) is not None:
             more |= {named: thought}
@@ -97,13 +97,13 @@ def _thought(message: Message) -> str | None:
     return next((message[name] for name in FIELDS if isinstance(message.get(name), str)), None)
 
 
-def _with_own_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
+def _with_model_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
     """Calls with the ids that the model writes, if it writes any; `number` is the first one's."""
-    owned = []
+    renamed = []
     for index, call in enumerate(calls, start=number):
-        own = None if format is None else format.own_id(call["function"].get("name"), index)
-        owned.append(call if own is None else call | {"id": own})
-    return owned
+        new_id = None if format is None else format.model_call_id(call["function"].get("name"), index)
+        renamed.append(call if new_id is None else call | {"id": new_id})
+    return renamed
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:

@@ -202,10 +202,10 @@ class PieceReader(abc.ABC):
             certain = certain if end < 0 else self._text[:end]
             self._text = self._text[len(certain) + (len(mark) if end >= 0 else 0) :]
             text = space + certain if is_begun else certain.lstrip()
-            kept = text.rstrip()
-            space, is_begun = text[len(kept) :], is_begun or bool(kept)
-            if kept:
-                yield kept
+            stripped = text.rstrip()
+            space, is_begun = text[len(stripped) :], is_begun or bool(stripped)
+            if stripped:
+                yield stripped
             if end >= 0 or self._is_last:
                 return
             yield None

@@ -51,6 +51,6 @@ def _hidden(tokenizer: Any, texts: Iterable[str]) -> dict[int, str]:
     """The special tokens in these texts, by their ids."""
     marks = dict.fromkeys(mark for text in texts for mark in MARK.findall(text))
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in marks}
-    known = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's
-    is_mark = {id_: mark for id_, mark in known.items() if tokenizer.convert_ids_to_tokens(id_) == mark}
+    mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's
+    is_mark = {id_: mark for id_, mark in mark_of_id.items() if tokenizer.convert_ids_to_tokens(id_) == mark}
     return {id_: mark for id_, mark in is_mark.items() if decode(tokenizer, [id_]) == ""}

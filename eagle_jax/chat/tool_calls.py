@@ -102,15 +102,15 @@ class CallReader:
         self._text, self._separators = self._text[size:], 0
 
     def _keep_calls(self, calls: list[ToolCall]) -> list[str | ToolCall]:
-        kept = calls if self._parallel else calls[: 1 - len(self.calls)]
-        self.calls += kept
+        new_calls = calls if self._parallel else calls[: 1 - len(self.calls)]
+        self.calls += new_calls
         self._space = ""
-        return [*kept]
+        return [*new_calls]
 
     def _text_pieces(self, text: str) -> list[str | ToolCall]:
         """Text, without white space at its end, which waits for what follows."""
         text = self._space + text
-        kept = text.rstrip()
-        self._space = text[len(kept) :]
-        self._only_calls = self._only_calls and not kept
-        return [kept] if kept else []
+        stripped = text.rstrip()
+        self._space = text[len(stripped) :]
+        self._only_calls = self._only_calls and not stripped
+        return [stripped] if stripped else []

@@ -67,7 +67,7 @@ class ToolFormat:
         """All texts that it is written with, but for those of arguments."""
         return self.begin, self.also, self.end, *self.section, *self.head.split("{name}"), self.tail
 
-    def own_id(self, name: str, index: int) -> str | None:
+    def model_call_id(self, name: str, index: int) -> str | None:
         """The id that the model writes with its call number `index` of a conversation; None if it writes none."""
         before, mark, _ = self.head.partition("{index}")
         return f"{before}{mark}".format(name=name, index=index) if mark else None

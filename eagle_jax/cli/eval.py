@@ -34,8 +34,8 @@ class RunByDefault(TyperGroup):
     """`eval FILE ...` is `eval run FILE ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own_names = {*self.commands, *ctx.help_option_names}
-        return super().parse_args(ctx, ["run", *args] if args and args[0] not in own_names else args)
+        known_words = {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, ["run", *args] if args and args[0] not in known_words else args)
 
 
 evaluate = typer.Typer(cls=RunByDefault, no_args_is_help=True, rich_markup_mode="markdown")
@@ -143,7 +143,7 @@ def run(
         file=str(questions), questions=len(selected), turns=turns, skipped=skipped, context=model.context
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
-    with alone(folder), _kept(folder, settings, about) as run:
+    with alone(folder), _run_folder(folder, settings, about) as run:
         _ask(run, prompter, selected, chosen, repeats, sampling)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
@@ -199,7 +199,7 @@ def compare_answers(
         raise typer.Exit(1)
 
 
-def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
+def _run_folder(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
     """The folder, new or gone on with, which knows the command and the machine too."""
     where = surroundings()
     settings["device"] = where.pop("device")
@@ -242,9 +242,9 @@ def _ask(
 
 def _fingerprints(target: str | None, heads: Sequence[str], draft: str | None, datastore: str | None) -> dict[str, Any]:
     """What lies at the paths that were given: another head may lie there when a run is gone on with."""
-    made_of = api.fingerprints(target, None, draft=draft, datastore=datastore)
+    digests = api.fingerprints(target, None, draft=draft, datastore=datastore)
     others = {f"head {head}": api.fingerprints(target, head)["head"] for head in heads}
-    return {f"fingerprint of {name}": digest for name, digest in (made_of | others).items() if digest is not None}
+    return {f"fingerprint of {name}": digest for name, digest in (digests | others).items() if digest is not None}
 
 
 def _digest(questions: Sequence[Question]) -> str:

@@ -14,8 +14,8 @@ GREEDY: dict[str, Any] = {"temperature": 0.0}
 def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None, dtype: Any) -> int:
     """Prints what differs and a line that sums up; the number of conversations that differ."""
     a, b = _read(first), _read(second)
-    there = {talk.id: talk for talk in b.conversations}
-    pairs = [(talk, there[talk.id]) for talk in a.conversations if talk.id in there]
+    second_by_id = {talk.id: talk for talk in b.conversations}
+    pairs = [(talk, second_by_id[talk.id]) for talk in a.conversations if talk.id in second_by_id]
     if not pairs:
         raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
     settings = _settings(first)

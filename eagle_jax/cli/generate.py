@@ -89,7 +89,7 @@ def generate(
     if generation_config:
         request = parsing.recommended(model, request)
     if as_json or num_samples != 1:
-        _whole(model, question, request, num_samples, as_json)
+        _print_answers(model, question, request, num_samples, as_json)
     else:
         _streamed(model, question, request)
 
@@ -124,7 +124,7 @@ def _streamed(model: api.Model, question: Any, request: dict[str, Any]) -> None:
         err.print(stats_line(result), style="dim", markup=False)
 
 
-def _whole(model: api.Model, question: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
+def _print_answers(model: api.Model, question: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
     with err.status("Writing"):
         answers = api.generate(model, question, num_samples=num_samples, **request)
     results = answers if isinstance(answers, list) else [answers]

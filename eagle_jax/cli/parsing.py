@@ -18,12 +18,12 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
         return text
     *first, last = text.split(",")
     with contextlib.suppress(ValueError):
-        sizes, is_whole = [int(part) for part in first], last.strip().lstrip("-").isdigit()
-        if is_whole and [*sizes, int(last)][0] == -1:
+        sizes, is_integer = [int(part) for part in first], last.strip().lstrip("-").isdigit()
+        if is_integer and [*sizes, int(last)][0] == -1:
             return [*sizes, int(last)]
-        if is_whole and (len(sizes) == 2 or (len(sizes) == 3 and int(last))):
+        if is_integer and (len(sizes) == 2 or (len(sizes) == 3 and int(last))):
             return *sizes, int(last)
-        if len(sizes) in (1, 3) and not (is_whole and int(last)):
+        if len(sizes) in (1, 3) and not (is_integer and int(last)):
             return *sizes, float(last)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
@@ -49,11 +49,11 @@ def parse_set(settings: list[str] | None) -> dict[str, Any]:
     return values
 
 
-def recommended(model: api.Model, given: dict[str, Any]) -> dict[str, Any]:
+def recommended(model: api.Model, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a request, as the model recommends them where they have their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(api.Defaults)}
-    unsaid = {name for name in model.generation if given.get(name, defaults[name]) == defaults[name]}
-    return given | {name: model.generation[name] for name in unsaid}
+    unsaid = {name for name in model.generation if options.get(name, defaults[name]) == defaults[name]}
+    return options | {name: model.generation[name] for name in unsaid}
 
 
 def parse_entries(text: str, what: str) -> dict[str, Any]:

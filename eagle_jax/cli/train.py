@@ -97,8 +97,8 @@ class Display:
             self._bar.update(self._task, description="Computing features", completed=event.done, total=event.files)
         elif isinstance(event, events.Updated):
             speed = "" if event.tokens_per_second is None else f"  {event.tokens_per_second:,.0f} tokens/s"
-            said = f"loss {event.loss:.3f}  agreement {_shares(event.agreement)}{speed}"
-            self._bar.update(self._task, description=said, completed=event.step)
+            description = f"loss {event.loss:.3f}  agreement {_shares(event.agreement)}{speed}"
+            self._bar.update(self._task, description=description, completed=event.step)
         elif isinstance(event, events.Measured):
             err.print(
                 f"update {event.step}: held out, loss {event.loss:.3f}, agreement {_shares(event.agreement)}, "
@@ -107,9 +107,9 @@ class Display:
 
 
 def _room(event: events.Storing) -> str:
-    whole, there, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
-    already = f", {there} of it there already" if event.missing < event.bytes else ""
-    return f"Features: {whole} in {event.folder}{already}; the disk has {free} free"
+    total, stored, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
+    already = f", {stored} of it there already" if event.missing < event.bytes else ""
+    return f"Features: {total} in {event.folder}{already}; the disk has {free} free"
 
 
 def _account(event: events.Prepared, steps: int) -> Table:
@@ -141,7 +141,7 @@ def _questions(path: str, limit: int | None) -> list[Question]:
     turns = first_turns(path, limit)
     if not turns:
         raise ValueError(f"evaluation.questions={path} holds no question; expected one JSON object a line")
-    return [Question(id=number, category="conversations", turns=(said,)) for number, said in enumerate(turns, start=1)]
+    return [Question(id=number, category="conversations", turns=(turn,)) for number, turn in enumerate(turns, start=1)]
 
 
 def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:
@@ -172,7 +172,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
 def _calibrate(model: api.Model, config: Any, finished: events.Finished) -> None:
     """Measures how often the head's guesses are right, on questions that it learnt from, and keeps it in its folder."""
     prompter = Prompter(model, parsing.wants_chat(model, None), config.evaluation.max_new_tokens, cut=True)
-    prompts = [prompter([{"role": "user", "content": said}]) for said in first_turns(config.data.train[0], LEARNT)]
+    prompts = [prompter([{"role": "user", "content": turn}]) for turn in first_turns(config.data.train[0], LEARNT)]
     fitting = [prompt.ids for prompt in prompts if prompt is not None]
     if not fitting:
         return

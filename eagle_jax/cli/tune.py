@@ -112,11 +112,11 @@ def tune_operations(target: str | None, dtype: str | None, *, as_json: bool, **h
     """Tries all candidates for a model's operations anew; later loads go by what is found."""
     model = load(target, None, dtype, **how)
     with counting("Measuring") as progress:
-        found = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
+        findings = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
     if as_json:
-        print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in found]})
+        print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in findings]})
         return
-    out.print(operations(found))
+    out.print(operations(findings))
     err.print("Kept; models loaded from now on go by it.", style="dim", markup=False)
 
 

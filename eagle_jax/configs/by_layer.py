@@ -49,8 +49,8 @@ class ByLayer:
         Args:
             windows: whether each layer has a window.
         """
-        own = len(windows) - self.num_kv_shared_layers
-        if own < 1 or not set(windows[own:]) <= set(windows[:own]):
+        first_shared = len(windows) - self.num_kv_shared_layers
+        if first_shared < 1 or not set(windows[first_shared:]) <= set(windows[:first_shared]):
             raise ValueError(
                 f"num_kv_shared_layers={self.num_kv_shared_layers} of {len(windows)} layers; expected each of them to "
                 "have a layer of its kind, with a window or without one, before the first of them"

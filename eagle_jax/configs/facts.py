@@ -97,8 +97,8 @@ class Experts:
         scales_input: a token's share of an expert multiplies what goes in, not what comes out (Llama 4).
         shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
         router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
-        beside_mlp: experts read the residual stream, and so does an MLP beside them. Each have norms of their own, and
-            the router one without a scale (Gemma 4).
+        parallel_mlp: an MLP reads the residual stream in parallel with the experts. Each has its own norms, and the
+            router one without a scale (Gemma 4).
         router_scale: what the router reads is multiplied by a number for each dimension.
         expert_scale: a token's share of an expert is multiplied by a number of the expert.
         swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
@@ -120,7 +120,7 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
-    beside_mlp: bool = False
+    parallel_mlp: bool = False
     router_scale: bool = False
     expert_scale: bool = False
     swiglu_limit: float | None = None

@@ -69,8 +69,8 @@ class LlamaConfig(FamilyFacts):
             raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; expected a positive number")
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window={self.sliding_window}; expected at least 1, or none to see everything")
-        own = (self,) if self.by_layer is None else (self, self.by_layer)
-        for heads in (one.num_key_value_heads for one in own):
+        head_configs = (self,) if self.by_layer is None else (self, self.by_layer)
+        for heads in (one.num_key_value_heads for one in head_configs):
             if self.num_attention_heads % heads:
                 raise ValueError(
                     f"num_attention_heads={self.num_attention_heads} is not a multiple of num_key_value_heads={heads}"
@@ -78,7 +78,7 @@ class LlamaConfig(FamilyFacts):
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
         for rope in (self.rope, self.local_rope):
-            for head_dim in (one.head_dim for one in own):
+            for head_dim in (one.head_dim for one in head_configs):
                 if rope is not None:
                     rope.check(head_dim)
         self.check_facts()
@@ -128,8 +128,8 @@ class LlamaConfig(FamilyFacts):
         if part is None:
             return self
         width = self.intermediate_size * (2 if part.wide_mlp and self.kv_layer(layer) != layer else 1)
-        own = self if self.window(layer) is not None else part
-        size, heads = own.head_dim, own.num_key_value_heads
+        heads_config = self if self.window(layer) is not None else part
+        size, heads = heads_config.head_dim, heads_config.num_key_value_heads
         return dataclasses.replace(self, intermediate_size=width, head_dim=size, num_key_value_heads=heads)
 
     def kv_layer(self, layer: int) -> int:

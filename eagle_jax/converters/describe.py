@@ -59,13 +59,13 @@ def describe(folder: str | pathlib.Path) -> Description:
     weights = Weights(folder)
     entries = read_entries(folder)
     kind, tensors = _kind(weights), len(weights.info)
-    problem, found, config = _check(kind, weights, entries)
+    problem, head_kind, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
         by_dtype[info.stored or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
-        kind=HEAD_KINDS[found].title if found in HEAD_KINDS else found,
+        kind=HEAD_KINDS[head_kind].title if head_kind in HEAD_KINDS else head_kind,
         format=_format(kind, entries),
         problem=problem,
         parameters=by_dtype.total(),

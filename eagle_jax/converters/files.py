@@ -134,8 +134,8 @@ class Weights:
         is_part = name in self._parts and self._parts[name][1] != WHOLE
         if name in self._wholes or is_part:
             return
-        whole = self._wholes[name] = self.info.pop(name)
-        self.info |= {part: one.info(whole) for part, one in parts.items()}
+        undivided = self._wholes[name] = self.info.pop(name)
+        self.info |= {part: one.info(undivided) for part, one in parts.items()}
         if name in self._parts:  # it has another name in the file
             name, _ = self._parts.pop(name)
         self._parts |= {part: (name, one) for part, one in parts.items()}
@@ -143,11 +143,11 @@ class Weights:
     def take(self, name: str) -> np.ndarray:
         """The values of one tensor, once; those of a quantized weight in float32."""
         if name in self._parts:
-            whole, part = self._parts[name]
-            quant_type = self._wholes[whole].quant_type
+            undivided, part = self._parts[name]
+            quant_type = self._wholes[undivided].quant_type
             if quant_type is not None:
                 return unpacking.dense(self.take_quantized(name), quant_type.levels)
-            return self._take(whole) if part is WHOLE else part.of(self._whole(whole, self._take))
+            return self._take(undivided) if part is WHOLE else part.of(self._undivided(undivided, self._take))
         return self._take(name)
 
     def _take(self, name: str) -> np.ndarray:
@@ -163,13 +163,13 @@ class Weights:
         if info.quant_type is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")
         if name in self._parts:
-            whole, part = self._parts[name]
+            undivided, part = self._parts[name]
             if part is WHOLE:
-                return self._take_quantized(whole)
-            return part.of_quantized(self._whole(whole, self._take_quantized))
+                return self._take_quantized(undivided)
+            return part.of_quantized(self._undivided(undivided, self._take_quantized))
         return self._take_quantized(name)
 
-    def _whole(self, name: str, take: Callable[[str], Any]) -> Any:
+    def _undivided(self, name: str, take: Callable[[str], Any]) -> Any:
         """A tensor of which parts are taken one after the other; it is read again if others come between."""
         if self._divided[0] != name:
             self._divided = "", None  # so that two are never in memory

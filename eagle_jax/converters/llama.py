@@ -62,13 +62,13 @@ def load_target(
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
     folder = pathlib.Path(folder)
-    wanted_dtype = None if dtype is None else names.float_dtype(dtype)
+    float_dtype = None if dtype is None else names.float_dtype(dtype)
     config = read_config(folder, changes)
     weights = weights_of(folder, config)
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
-    chosen = _default_dtype(weights, scheme) if wanted_dtype is None else wanted_dtype
+    chosen = _default_dtype(weights, scheme) if float_dtype is None else float_dtype
     place = None if sharding is None else placing(sharding, sharding.target, config)
     params = reading.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
@@ -80,8 +80,8 @@ def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:
     With a quantized table next to nothing is floats but activations. On CPUs, which compute with those in float32
     anyway, float32 is as fast then (docs/quantisation.md), and embeddings are not rounded to bfloat16.
     """
-    is_kept = weights.info[EMBEDDING].quant_type is not None and (scheme is None or not scheme.is_floats)
-    if is_kept and jax.default_backend() == "cpu":
+    stays_quantized = weights.info[EMBEDDING].quant_type is not None and (scheme is None or not scheme.is_floats)
+    if stays_quantized and jax.default_backend() == "cpu":
         return jnp.dtype("float32")
     return names.stored_dtype(weights, EMBEDDING)
 
@@ -267,8 +267,8 @@ def _layer_inputs(config: LlamaConfig) -> names.Params:
     if not config.layer_input_size:
         return {}
     tokens, embeddings = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1, config.hidden_size))
-    made = functools.partial(LayerInputs(config).init, jax.random.key(0), tokens, embeddings)
-    return {"layer_inputs": jax.eval_shape(made)["params"]}
+    init = functools.partial(LayerInputs(config).init, jax.random.key(0), tokens, embeddings)
+    return {"layer_inputs": jax.eval_shape(init)["params"]}
 
 
 def _check_tied(folder: pathlib.Path) -> None:

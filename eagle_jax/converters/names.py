@@ -114,8 +114,8 @@ def _slot(key: str, leaf: Any, ones: int) -> Slot:
 
 def quant_types(weights: Weights, by_path: Mapping[str, Slot]) -> dict[str, QuantType]:
     """The types of the parameters that files hold quantized, by path."""
-    there = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
-    return {path: info.quant_type for path, info in there.items() if info.quant_type is not None}
+    info_of = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
+    return {path: info.quant_type for path, info in info_of.items() if info.quant_type is not None}
 
 
 def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iterable[str] = ()) -> None:
@@ -132,8 +132,8 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     if missing:
         raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
     patterns = [re.compile(pattern) for pattern in ignored]
-    known = expected_slots.keys() | weights.optional
-    unknown = [key for key in weights.info if key not in known and not any(p.fullmatch(key) for p in patterns)]
+    accepted = expected_slots.keys() | weights.optional
+    unknown = [key for key in weights.info if key not in accepted and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
         shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")

@@ -46,12 +46,12 @@ def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
         if name in _TAPS:
             for inner in within.values():
                 inner.pop(name, None)
-        found = False
+        is_replaced = False
         for place in (merged, *within.values()):
             for spelling in spellings:
                 if spelling in place and spelling not in changes.keys() - {name}:
-                    place[spelling], found = value, True
-        if not found:
+                    place[spelling], is_replaced = value, True
+        if not is_replaced:
             merged[name.removeprefix("_")] = value
     for name, inner in within.items():
         rotary = {key: value for key, value in changes.items() if key not in entries and _has_rotary(inner, key)}
@@ -95,10 +95,10 @@ def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Ma
         return merged
     settings = _settings(stated)
     if "rope_scaling" in changes and isinstance(scaling, Mapping | None):
-        kept: dict[str, Any] = {
+        rope_settings: dict[str, Any] = {
             name: settings[name] for name in ("rope_theta", "partial_rotary_factor") if name in settings
         }
-        settings = {**kept, **(scaling or {})}
+        settings = {**rope_settings, **(scaling or {})}
         merged.pop("rope_scaling", None)
     settings = _replaced({"rope_theta": None, **settings} if "rope_theta" in changes else settings, changes)
     if _FULL not in stated:

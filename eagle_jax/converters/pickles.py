@@ -26,10 +26,10 @@ class TorchFile:
 
 def load_tensor(path: pathlib.Path) -> np.ndarray:
     """The one tensor in a file by `torch.save`, by itself or by a name."""
-    held = _load(path)
+    content = _load(path)
     import torch
 
-    tensors = list(held.values()) if isinstance(held, dict) else [held]
+    tensors = list(content.values()) if isinstance(content, dict) else [content]
     if len(tensors) != 1 or not isinstance(tensors[0], torch.Tensor):
         raise ValueError(f"{path} holds something other than one tensor; expected that alone")
     return _array(tensors[0])

@@ -59,8 +59,8 @@ def read_params(
         if path in stored:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
-            own = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
-            leaf = _read(weights, slot, own) if place is None else place(path, _read_host(weights, slot, own))
+            wide = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
+            leaf = _read(weights, slot, wide) if place is None else place(path, _read_host(weights, slot, wide))
         flags = _finite_flags(leaf)
         if scheme is not None:
             leaf = scheme.applied(path, leaf, dtype)

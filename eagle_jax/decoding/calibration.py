@@ -61,8 +61,8 @@ class Calibration:
         """
         table = self.probability[:, min(depth, DEPTHS - 1)]
         table = table.reshape(len(table), *[1] * (edges.ndim - 1), -1)
-        found = jnp.sum(between_knots(edges) * table, axis=-1)
-        return jnp.where(edges > -jnp.inf, jnp.log(jnp.clip(found, LEAST, 1.0)), -jnp.inf)
+        probability = jnp.sum(between_knots(edges) * table, axis=-1)
+        return jnp.where(edges > -jnp.inf, jnp.log(jnp.clip(probability, LEAST, 1.0)), -jnp.inf)
 
 
 @pytree

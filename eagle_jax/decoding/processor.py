@@ -172,8 +172,8 @@ def _token_before(prefix: Prefix, distance: Int[Array, " k"]) -> Int[Array, "b n
     """The tokens at these distances before what follows each node; -1 before the text."""
     depth = depth_below(prefix.ancestors)
     node_depth = depth[:, :, None] - distance[None, None] + 1  # 0 is the root, and below 0 is text before it
-    is_there = prefix.path[:, :, None] & (depth[:, None, None] == node_depth[..., None])
-    drafted = jnp.sum(jnp.where(is_there, prefix.nodes[:, None, None], 0), axis=-1, dtype=jnp.int32)
+    is_ancestor = prefix.path[:, :, None] & (depth[:, None, None] == node_depth[..., None])
+    drafted = jnp.sum(jnp.where(is_ancestor, prefix.nodes[:, None, None], 0), axis=-1, dtype=jnp.int32)
     position = prefix.count[:, None, None] + node_depth - 1
     text = jax.vmap(lambda row, at: row[jnp.maximum(at, 0)])(prefix.tokens, position)
     return jnp.where(node_depth > 0, drafted, jnp.where(position >= 0, text, -1))

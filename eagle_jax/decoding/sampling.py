@@ -136,7 +136,7 @@ def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> F
     temperature 1.
     """
     scaled = _scale(logits, settings)
-    return jnp.where(_kept(scaled, settings, mode), scaled, -jnp.inf) if mode.filtered else scaled
+    return jnp.where(_survivors(scaled, settings, mode), scaled, -jnp.inf) if mode.filtered else scaled
 
 
 def draw(
@@ -169,7 +169,7 @@ def scores(
         assert noise is not None, "sampled rows need noise"
         temperature = settings.temperature[:, None, None]
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
-        survives = _kept(_scale(logits, settings), settings, mode) if mode.filtered else True
+        survives = _survivors(_scale(logits, settings), settings, mode) if mode.filtered else True
         logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, FILTER_PENALTY))
     return Scores(logits)
 
@@ -181,7 +181,7 @@ def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b
     return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature[:, None, None]
 
 
-def _kept(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Bool[Array, "b n v"]:
+def _survivors(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Bool[Array, "b n v"]:
     """Which tokens survive top-k, then top-p among those, then min-p."""
 
     def everything() -> Bool[Array, "b n v"]:

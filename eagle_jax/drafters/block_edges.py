@@ -59,13 +59,13 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
 
     def below(level: int, before: Int[Array, "b f"]) -> Scores:
         """Logits of the slot's candidates."""
-        own = candidates[:, level : level + 1]
+        slot_candidates = candidates[:, level : level + 1]
 
         def part(values: Float[Array, "b n v"]) -> Float[Array, "b n c"]:
-            return jnp.take_along_axis(head.drafted_part(values), own, axis=2)
+            return jnp.take_along_axis(head.drafted_part(values), slot_candidates, axis=2)
 
         no_state = head.path_state(before.shape, slots.out.dtype)
-        return scores(head.edge_logits(_slot(slots, level), before, no_state, own)[0], level, part)
+        return scores(head.edge_logits(_slot(slots, level), before, no_state, slot_candidates)[0], level, part)
 
     def of_tokens(
         carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
@@ -75,8 +75,8 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
     def everywhere(level: int, before: Int[Array, "b f"]) -> Float[Array, "b f d"]:
         """`below` for all tokens: others are impossible."""
         none = jnp.full((*before.shape, head.draft_vocab_size), -jnp.inf)
-        own = jnp.broadcast_to(candidates[:, level : level + 1], (*before.shape, candidates.shape[2]))
-        return jnp.put_along_axis(none, own, below(level, before).of_all(), axis=2, inplace=False)
+        slot_candidates = jnp.broadcast_to(candidates[:, level : level + 1], (*before.shape, candidates.shape[2]))
+        return jnp.put_along_axis(none, slot_candidates, below(level, before).of_all(), axis=2, inplace=False)
 
     if view.guide is not None:  # an automaton forbids tokens by the node, not ranks
         names = {"drafted_part": head.drafted_part, "target_ids": head.target_ids}
@@ -102,10 +102,10 @@ def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tre
     """
     before = jnp.take_along_axis(tree.tokens, jnp.maximum(tree.parent, 0), axis=1)
     slot = jnp.maximum(depth_below(tree.ancestors) - 1, 0)
-    own = BlockOutput(*(jnp.take_along_axis(part, slot[..., None], axis=1) for part in slots))
-    is_sure = (head.confidence(own, before) >= least) | (tree.parent < 0)
-    whole_path = jnp.all(~tree.ancestors | is_sure[:, None], axis=2)
-    return dataclasses.replace(tree, valid=tree.valid & whole_path)
+    slot_outputs = BlockOutput(*(jnp.take_along_axis(part, slot[..., None], axis=1) for part in slots))
+    is_sure = (head.confidence(slot_outputs, before) >= least) | (tree.parent < 0)
+    is_path_sure = jnp.all(~tree.ancestors | is_sure[:, None], axis=2)
+    return dataclasses.replace(tree, valid=tree.valid & is_path_sure)
 
 
 def _slot(slots: BlockOutput, level: int) -> BlockOutput:

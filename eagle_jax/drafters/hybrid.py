@@ -93,13 +93,13 @@ class Hybrid(Drafter):
     def _first_part(self, checked: Verification) -> Verification:
         """What the target made of the first drafter's tree, which the other's nodes follow."""
         nodes, tree = self.first.shape.nodes, checked.tree
-        own = Tree(
+        first_tree = Tree(
             tokens=tree.tokens[:, :nodes],
             parent=tree.parent[:, :nodes],
             valid=tree.valid[:, :nodes],
             edges=None if tree.edges is None else tree.edges[:, :nodes],
         )
-        return Verification(tree=own, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
+        return Verification(tree=first_tree, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
 
 
 def _second_part(checked: Verification, state: HybridState) -> Verification:

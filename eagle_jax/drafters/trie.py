@@ -74,19 +74,19 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
     batch, size = tree.tokens.shape
     nodes = other.tokens.shape[1]
     height = nodes - 1 if other.height is None else other.height
-    own = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
-    place, is_found = own.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
+    appended = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
+    place, is_shared = appended.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
     for _ in range(height):  # after round d the nodes of depth d are in place
         parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
         same = _same(tree, other, parent)
-        is_found = jnp.any(same, axis=2)
-        place = jnp.where(is_found, jax.lax.argmax(same, 2, jnp.int32), own).at[:, 0].set(0)
+        is_shared = jnp.any(same, axis=2)
+        place = jnp.where(is_shared, jax.lax.argmax(same, 2, jnp.int32), appended).at[:, 0].set(0)
 
     parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
     grafted = Tree(
         tokens=jnp.concatenate([tree.tokens, other.tokens[:, 1:]], axis=1),
         parent=jnp.concatenate([tree.parent, parent[:, 1:]], axis=1),
-        valid=jnp.concatenate([tree.valid, (other.valid & ~is_found)[:, 1:]], axis=1),
+        valid=jnp.concatenate([tree.valid, (other.valid & ~is_shared)[:, 1:]], axis=1),
         edges=None if tree.edges is None else jnp.pad(tree.edges, ((0, 0), (0, nodes - 1)), constant_values=-jnp.inf),
         height=None if tree.height is None else max(tree.height, height),
     )

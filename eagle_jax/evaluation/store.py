@@ -11,7 +11,7 @@ from typing import Any
 from eagle_jax.checks import check_same_settings
 from eagle_jax.durable import PART, hold, replacing
 from eagle_jax.evaluation.answers import Conversation, from_line, to_record
-from eagle_jax.jsonl import JsonLines, Read, whole_lines
+from eagle_jax.jsonl import JsonLines, Read, complete_lines
 
 RUN, TRACES, LOCK = "run.json", "traces.json", ".lock"
 
@@ -37,7 +37,7 @@ def read_answers(path: str | Path) -> Answers:
         ValueError: a finished line is no answer, or two answer the same question; the message names it.
     """
     path = Path(path)
-    lines = list(whole_lines(path, _reader(path)))
+    lines = list(complete_lines(path, _reader(path)))
     size = sum(len(line) for _, line in lines)
     return Answers([conversation for conversation, _ in lines], path.stat().st_size - size)
 

@@ -89,7 +89,7 @@ class Start:
         return begun if self.model.sharding is None else self.model.sharding.put(begun, self.model.sharding.state)
 
 
-def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
+def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
     """Until the first row has its answer; the fastest of runs that take turns."""
     seen: dict[T, list[Ran]] = {key: [] for key in drafters}
     for repeat in range(5):

@@ -65,22 +65,22 @@ class Asked:
         """The line of the output. It says nothing of time, so that it is the same however it came about."""
         tickets = self.answering.tickets
         results = [ticket.result(0.0) for ticket in tickets]
-        made = [_made(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
+        stats = [_stats_of(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
         ids = [{"token_ids": result.token_ids} if token_ids else {} for result in results]
         if self.response_format is None:
-            return {"id": self.row.id} | self._own(results[0], ids[0]) | made[0]
+            return {"id": self.row.id} | self._content(results[0], ids[0]) | stats[0]
         body = self.response_format.content(self.answering, results)
-        for choice, one, more in zip(body.get("choices", [body]), made, ids, strict=True):
+        for choice, one, more in zip(body.get("choices", [body]), stats, ids, strict=True):
             choice["eagle"] = one | more
         return openai.response_line(self.row, body)
 
-    def _own(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
+    def _content(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
         """What an answer says, its reasoning and the functions it calls if there are any, and how it ended."""
         message = self.answers.message(self.answering, 0, result)
-        told = {"text": message["content"] or ""}
-        told |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
+        body = {"text": message["content"] or ""}
+        body |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
         usage = {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)}
-        return told | ids | {"finish_reason": self.answers.finish_reason(0, result.finish_reason), "usage": usage}
+        return body | ids | {"finish_reason": self.answers.finish_reason(0, result.finish_reason), "usage": usage}
 
 
 def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
@@ -93,8 +93,8 @@ def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
 
 def refused(row: Row, error: Exception) -> Refused:
     """A row that cannot be answered, and why."""
-    said = sentence(error) if row.response_format is None else row.response_format.in_own_names(sentence(error))
-    return Refused(row.number, row.id, said, row.response_format is not None)
+    message = sentence(error) if row.response_format is None else row.response_format.in_request_names(sentence(error))
+    return Refused(row.number, row.id, message, row.response_format is not None)
 
 
 def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
@@ -157,7 +157,7 @@ def _seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
-def _made(request: Request, result: Result) -> dict[str, Any]:
+def _stats_of(request: Request, result: Result) -> dict[str, Any]:
     mean = result.stats.mean_accepted_length
     stats = {"steps": result.stats.steps, "mean_accepted_length": None if math.isnan(mean) else round(mean, 4)}
     return {"seed": request.seed, "stats": stats}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.jobs import manifest, output_parts
 from eagle_jax.jobs.asked import Asked, ask, error_record
@@ -102,8 +102,8 @@ class Job:
         self.inputs, self.output = [Path(path) for path in inputs], Path(output)
         self.defaults, self.token_ids, self.one_model = defaults, token_ids, one_model
         self.ignore_unknown = ignore_unknown
-        self.hosts = whole("hosts", hosts, 1)
-        self.host = whole("host", host, 0)
+        self.hosts = whole_number("hosts", hosts, 1)
+        self.host = whole_number("host", host, 0)
         if self.host >= self.hosts:
             raise ValueError(f"host {host} of {hosts}; expected a number from 0 to {hosts - 1}")
         if self.output.resolve() in [path.resolve() for path in self.inputs]:
@@ -169,7 +169,7 @@ class Job:
         mine = output_parts.share(self.rows, self.host, self.hosts)
         if self.complete:
             return Tally(rows=len(mine), before=len(mine))
-        rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
+        rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
         # One tree for the whole job: a last batch of few rows would have another, and its statistics with it.
         chosen = drafter_for(model, drafter, tree, rows_for(model, rows))
         done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)

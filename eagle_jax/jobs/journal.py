@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.jsonl import JsonLines, parsed, whole_lines
+from eagle_jax.jsonl import JsonLines, complete_lines, parsed
 
 SYNC_EVERY = 1.0  # seconds; a row may take less than the disk does
 NUMBER = re.compile(rb'\{"row": (\d+), ')
@@ -42,7 +42,7 @@ class Journal:
 
 def entries(path: Path) -> Iterator[tuple[int, bytes]]:
     """Number and line of each finished row, up to the first line that is not whole."""
-    return ((number, line) for (number, _), line in whole_lines(path, _entry))
+    return ((number, line) for (number, _), line in complete_lines(path, _entry))
 
 
 def without_number(line: bytes) -> bytes:

@@ -65,13 +65,13 @@ def fingerprints(
 ) -> dict[str, str | None]:
     """What a model that `load` makes of the same arguments is made of, by name; None for what it has not."""
     folder, head_folder = folders_of(target, head)
-    made_of = {
+    paths = {
         "target": folder,
         "head": head_folder,
         "draft_model": None if draft is None else resolve(draft),
         "datastore": None if datastore is None else Path(datastore),
     }
-    return {name: None if path is None else fingerprint(path) for name, path in made_of.items()}
+    return {name: None if path is None else fingerprint(path) for name, path in paths.items()}
 
 
 def fingerprint(path: Path) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from eagle_jax.chat.conversations import Conversation, Skipped, read
 from eagle_jax.chat.prompts import Unfit, encode
-from eagle_jax.checks import check_same_settings, whole
+from eagle_jax.checks import check_same_settings, whole_number
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
 from eagle_jax.jsonl import JsonLines, Read, parsed
@@ -104,10 +104,10 @@ def regenerate(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )
     Defaults(**sampling)  # refuses what batch jobs refuse
-    whole("batch_size", batch_size, 1)
-    every = GROUPS * batch_size if write_every is None else whole("write_every", write_every, 1)
+    whole_number("batch_size", batch_size, 1)
+    every = GROUPS * batch_size if write_every is None else whole_number("write_every", write_every, 1)
     if limit is not None:
-        whole("limit", limit, 1)
+        whole_number("limit", limit, 1)
     path = Path(out)
     if path.exists() and path.samefile(data):
         raise ValueError(f"{out} is input and output; name another output")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.checks import as_json
-from eagle_jax.fields import Fields, anything, listed, mapping, text, whole
+from eagle_jax.fields import Fields, anything, listed, mapping, text, whole_number
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.protocols.answering import ResponseFormat
 from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
@@ -103,7 +103,7 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
         is_openai = "body" in fields
         id_ = _id(fields, line.place)
         if not is_openai:
-            return Row(line.number, id_, _own_call(fields, ignore_unknown))
+            return Row(line.number, id_, _plain_call(fields, ignore_unknown))
         response_format, call = _openai_call(fields, ignore_unknown)
         return Row(line.number, id_, call, response_format)
     except (ValueError, RecursionError) as error:
@@ -167,7 +167,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     try:
         call = parse(body, ignore_unknown)
     except ValueError as error:
-        raise ValueError(response_format.in_own_names(str(error))) from None
+        raise ValueError(response_format.in_request_names(str(error))) from None
     if call.stream:
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
     if call.samples * len(call.prompts) > MOST_ANSWERS:
@@ -175,20 +175,22 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     return response_format, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
 
 
-def _own_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
+def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
     """The request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
     fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
-    given = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
-    if len(given) != 1:
-        raise ValueError(f"{' and '.join(given) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
-    [(kind, prompt)] = given.items()
+    prompts = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
+    if len(prompts) != 1:
+        raise ValueError(f"{' and '.join(prompts) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
+    [(kind, prompt)] = prompts.items()
     tools = None
     if kind == "messages":  # as `generate` takes them: templates may read more than OpenAI's fields
         prompt, tools = chat_of(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
     elif tools_of(fields) is not None:
         raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
-    lengths = {name: length for name in LENGTHS if (length := fields.take(name, whole(1, LARGEST), None)) is not None}
+    lengths = {
+        name: length for name in LENGTHS if (length := fields.take(name, whole_number(1, LARGEST), None)) is not None
+    }
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{' and '.join(lengths)} mean the same and differ; give one of them")
     form = take_form(fields)

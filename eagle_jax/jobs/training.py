@@ -39,8 +39,8 @@ def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
     from eagle_jax.chat.conversations import Conversation, read
 
     conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
-    said = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)
-    return list(itertools.islice((turns[0] for turns in said if turns), limit))
+    asked = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)
+    return list(itertools.islice((turns[0] for turns in asked if turns), limit))
 
 
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:

@@ -121,11 +121,11 @@ def _texts(path: Path, tokenizer: Any) -> Iterator[list[int] | Skipped]:
         yield tokenizer.encode(text, add_special_tokens=False)
         return
     for item in read(path):
-        entry = item if isinstance(item, Skipped) else _said(item, tokenizer)
+        entry = item if isinstance(item, Skipped) else _rendered(item, tokenizer)
         yield entry if isinstance(entry, Skipped) else tokenizer.encode(entry, add_special_tokens=False)
 
 
-def _said(conversation: Conversation, tokenizer: Any) -> str | Skipped:
+def _rendered(conversation: Conversation, tokenizer: Any) -> str | Skipped:
     messages = list(conversation.messages)
     if not getattr(tokenizer, "chat_template", None):
         return "\n".join(message["content"] for message in messages)

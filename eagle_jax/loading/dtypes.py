@@ -16,7 +16,7 @@ def dtype_of(dtype: Any) -> Any:
     CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
     """
     if dtype is not None:
-        return known_dtype(dtype)
+        return dtype_named(dtype)
     platform = jax.default_backend()
     if platform == "cpu":
         return None if multiplies_bfloat16() else jnp.float32
@@ -34,7 +34,7 @@ def _capability(gpu: Any) -> float:
 def dtype_of_draft(dtype: Any, targets: Any) -> Any:
     """The dtype of what drafts, beside a target of dtype `targets`."""
     if dtype is not None:
-        return known_dtype(dtype, "draft_dtype")
+        return dtype_named(dtype, "draft_dtype")
     halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
     return jnp.bfloat16 if halved else targets
 
@@ -45,12 +45,12 @@ def dtype_name(dtype: Any = None) -> str | None:
     return None if computed is None else jnp.dtype(computed).name
 
 
-def known_dtype(dtype: Any, name: str = "dtype") -> Any:
+def dtype_named(dtype: Any, name: str = "dtype") -> Any:
     """The dtype of that name; None stays None."""
     if dtype is None:
         return None
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    for known_name, value in dtypes.items():
-        if dtype == known_name or not isinstance(dtype, str) and dtype == value:
+    for dtype_name, value in dtypes.items():
+        if dtype == dtype_name or not isinstance(dtype, str) and dtype == value:
             return value
     raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(dtypes)}")

@@ -120,21 +120,21 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
-    if is_own_layer(head):
-        own = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
-        mtp.refuse_without(own)
-        return own, own
+    if means_mtp_layer(head):
+        folder = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
+        mtp.refuse_without(folder)
+        return folder, folder
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
     return (resolve(target) if pair is None else target_folder(pair)), None if head is None else folder_of_head(head)
 
 
-OWN_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
+MTP_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
 
 
-def is_own_layer(head: str | Path | None) -> bool:
+def means_mtp_layer(head: str | Path | None) -> bool:
     """Whether it means the target's own layer, and not a folder of that name."""
-    return str(head) == OWN_LAYER and not Path(OWN_LAYER).exists()
+    return str(head) == MTP_LAYER and not Path(MTP_LAYER).exists()
 
 
 def is_toy(name: str | Path) -> bool:
@@ -146,7 +146,7 @@ def folder_of_head(head: str | Path) -> Path:
     """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
     if Path(head).exists():
         return resolve(head)
-    if is_own_layer(head):
-        raise ValueError(f"{OWN_LAYER} is a layer in a target's own files: load the target with it as its head")
+    if means_mtp_layer(head):
+        raise ValueError(f"{MTP_LAYER} is a layer in a target's own files: load the target with it as its head")
     pair = known_pair(head)
     return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))

@@ -22,7 +22,7 @@ from eagle_jax.drafters.rest import Datastore
 from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.calibration import read_prior
 from eagle_jax.loading.datastore import read_datastore
-from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
+from eagle_jax.loading.dtypes import dtype_named, dtype_of, dtype_of_draft
 from eagle_jax.loading.folders import folder_of_head, folders_of
 from eagle_jax.loading.generation_config import generation_options
 from eagle_jax.loading.model import Model
@@ -97,8 +97,8 @@ def load(
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)
     # refused before anything is downloaded
-    known_dtype(dtype, "dtype")
-    known_dtype(draft_dtype, "draft_dtype")
+    dtype_named(dtype, "dtype")
+    dtype_named(draft_dtype, "draft_dtype")
     _check_entries(target_config, "target_config")
     _check_entries(head_config, "head_config")
     folder, head_folder = folders_of(target, head)

@@ -51,7 +51,7 @@ def with_weights(
     if target is not None:
         source = _target_params(model, target)
         new = _laid_out(model, model.target, source, "target")
-        model = dataclasses.replace(model, target=dataclasses.replace(_own(model.target), params=new))
+        model = dataclasses.replace(model, target=dataclasses.replace(_lm_of(model.target), params=new))
     if head is not None:
         if model.head is None:
             raise ValueError("weights for a head, but the model was loaded without one; load it with head=")
@@ -79,21 +79,21 @@ def weights_of(model: Model) -> Weights:
     key/value heads, those heads are in it repeatedly.
     """
     head = None if model.head is None else _as_floats(model.head)
-    return Weights(target=_as_floats(_own(model.target)), head=head)
+    return Weights(target=_as_floats(_lm_of(model.target)), head=head)
 
 
 def _as_floats(model: LM | AnyHead) -> Params:
     """What is the same array in both forms is copied; the rest is new anyway, and a second copy may have no room."""
-    own = {id(leaf) for leaf in jax.tree.leaves(model.params)}
+    current = {id(leaf) for leaf in jax.tree.leaves(model.params)}
 
     def apart(leaf: jax.Array | QuantArray) -> jax.Array:
         floats = dense(leaf)
-        return jnp.copy(floats) if id(floats) in own else floats
+        return jnp.copy(floats) if id(floats) in current else floats
 
     return jax.tree.map(apart, model.stored_params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
-def _own(target: Any) -> LM:
+def _lm_of(target: Any) -> LM:
     if not isinstance(target, LM):
         raise ValueError(
             f"a target of type {type(target).__name__} has weights of its own form; replace them in it, and the target "
@@ -103,29 +103,29 @@ def _own(target: Any) -> LM:
 
 
 def _target_params(model: Model, source: Any) -> Params:
-    own = _own(model.target)
+    current = _lm_of(model.target)
     if isinstance(source, (str, Path)):
-        source = load_target(source, dtype=own.dtype, sharding=model.sharding)
+        source = load_target(source, dtype=current.dtype, sharding=model.sharding)
     if isinstance(source, LM):
         config = source.config if model.sharding is None else widened(source.config, model.sharding.sizes)
-        _same("target", own.config, config, free=("num_key_value_heads",))
+        _same("target", current.config, config, free=("num_key_value_heads",))
         return source.params
     if isinstance(source, Mapping) and any("." in str(name) for name in source):
-        return from_hf_names(source, own.config)
+        return from_hf_names(source, current.config)
     return source
 
 
-def _head_params(model: Model, own: AnyHead, source: Any) -> Params:
+def _head_params(model: Model, current: AnyHead, source: Any) -> Params:
     if isinstance(source, (str, Path)):
-        stored = dataclasses.replace(_own(model.target), params=_own(model.target).stored_params)
-        source = load_head(source, stored, dtype=own.dtype)
+        stored = dataclasses.replace(_lm_of(model.target), params=_lm_of(model.target).stored_params)
+        source = load_head(source, stored, dtype=current.dtype)
     if not isinstance(source, AnyHead):
         return source
-    if type(source) is not type(own):
+    if type(source) is not type(current):
         raise ValueError(
-            f"a head of kind {type(source).__name__} for one of kind {type(own).__name__}; expected the same"
+            f"a head of kind {type(source).__name__} for one of kind {type(current).__name__}; expected the same"
         )
-    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (own, source))
+    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (current, source))
     if old != new:
         raise ValueError("the new head drafts other tokens than the present one; load it with with_head instead")
     return source.params
@@ -142,18 +142,18 @@ def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
             )
 
 
-def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, Any]:
+def _laid_out(model: Model, current: Any, source: Params, name: str) -> dict[str, Any]:
     """Weights in decoding's layout, where the old ones are."""
     if not isinstance(source, Mapping):
         raise ValueError(f"{name} is a {type(source).__name__}; expected parameters by name, a model, or a folder")
-    expected = jax.eval_shape(lambda: own.stored_params)
-    expected_params, come = dict(flat(expected)), dict(flat(source))
-    _check_fit(expected_params, come, name)
-    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dims
-    laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.sharding is not None)
+    expected = jax.eval_shape(lambda: current.stored_params)
+    expected_params, new_params = dict(flat(expected)), dict(flat(source))
+    _check_fit(expected_params, new_params, name)
+    head_dim = current.head_dim if isinstance(current, AnyHead) else current.config.head_dims
+    laid = _lay_out(_fitted(expected, new_params, head_dim), head_dim, spread=model.sharding is not None)
     if model.sharding is not None:
         return model.sharding.put(laid, model.sharding.target if name == "target" else model.sharding.head)
-    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, own.params)
+    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, current.params)
 
 
 _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")

@@ -29,11 +29,11 @@ def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
     scores = jnp.where(jnp.arange(nodes)[None] == 0, jnp.inf, scores)
     scores = jnp.where(tree.valid & ~done[:, None], scores, -jnp.inf)
     if batch * nodes <= budget:
-        kept = scores > -jnp.inf
+        is_selected = scores > -jnp.inf
     else:
         best, place = jax.lax.top_k(scores.reshape(-1), budget)  # of equal scores the earlier, so parents come first
-        kept = jnp.zeros(batch * nodes, bool).at[place].set(best > -jnp.inf).reshape(scores.shape)
-    return dataclasses.replace(tree, valid=kept)
+        is_selected = jnp.zeros(batch * nodes, bool).at[place].set(best > -jnp.inf).reshape(scores.shape)
+    return dataclasses.replace(tree, valid=is_selected)
 
 
 def worth(tree: Tree) -> Float[Array, "b n"]:

@@ -181,10 +181,10 @@ def adjust_logits(
     logits: Float[Array, "_ _ v"], params: BatchParams, prefix: Prefix, rows: NodeRows
 ) -> Float[Array, "_ _ v"]:
     """The logits that tokens are drawn from, of nodes as `rows.spread` has them."""
-    found = logits_adjustment(params, prefix)
-    if found is None:
+    adjustment = logits_adjustment(params, prefix)
+    if adjustment is None:
         return logits
-    adjusted = rows.spread(found).apply(logits)
+    adjusted = rows.spread(adjustment).apply(logits)
     if params.automata is None or prefix.states is None:
         return adjusted
     return adjusted + rows.spread(params.automata.bans(prefix.states))
@@ -229,7 +229,7 @@ def advance(
         rows: those that take part, distinct ones; `enough` counts among them, and `params.processor` is theirs. None is
             all.
     """
-    whole = state
+    full_state = state
     if rows is not None:
         params, state = params_at(params, rows), state_at(state, rows)
 
@@ -238,7 +238,7 @@ def advance(
         return going_on & (state.steps < until)
 
     state = jax.lax.while_loop(unfinished, lambda state: step(target, drafter, params, state, mode), state)
-    return state if rows is None else with_rows(whole, state, rows)
+    return state if rows is None else with_rows(full_state, state, rows)
 
 
 @functools.cache

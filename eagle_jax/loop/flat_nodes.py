@@ -138,9 +138,9 @@ class OneRow(NodeRows):
 
     def _visible(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
         """Which nodes of the row each one sees; padding sees itself."""
-        of_own = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
+        is_same_request = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
         both = self.is_node[:, None] & self.is_node[None]
-        return (of_own & both) | jnp.eye(len(self.request), dtype=bool)
+        return (is_same_request & both) | jnp.eye(len(self.request), dtype=bool)
 
     def spread(self, values: T) -> T:
         return jax.tree.map(lambda leaf: self.row(leaf)[:, None], values)
@@ -155,20 +155,20 @@ class OneRow(NodeRows):
         return by_depth[self.request, self.row(depth)][:, None]
 
     def collect(self, values: Array) -> Array:
-        return self._own(values[:, 0][self.place], self.valid)
+        return self._zero_invalid(values[:, 0][self.place], self.valid)
 
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        own = jnp.take_along_axis(self.valid, nodes, axis=1)
-        return self._own(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], own)
+        is_valid = jnp.take_along_axis(self.valid, nodes, axis=1)
+        return self._zero_invalid(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], is_valid)
 
     def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        places, own = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
+        places, is_valid = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
 
         def rows(part: Array) -> Array:
-            return jnp.where(own[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
+            return jnp.where(is_valid[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
 
         return jax.tree.map(rows, added)
 
-    def _own(self, values: Array, is_own: Bool[Array, "b p"]) -> Array:
+    def _zero_invalid(self, values: Array, is_valid: Bool[Array, "b p"]) -> Array:
         """Zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
-        return jnp.where(is_own.reshape(*is_own.shape, *[1] * (values.ndim - 2)), values, 0)
+        return jnp.where(is_valid.reshape(*is_valid.shape, *[1] * (values.ndim - 2)), values, 0)

@@ -192,7 +192,9 @@ def _budget(entry: Any) -> Budget | None:
     try:
         budget = Budget(**{**entry, "tree": entry["tree"] and tuple(entry["tree"])})
         tree_of(budget)
-        whole = all(type(number) is int and number > 0 for number in (budget.rows, budget.slots, *budget.mesh.values()))
+        is_valid = all(
+            type(number) is int and number > 0 for number in (budget.rows, budget.slots, *budget.mesh.values())
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return budget if whole else None
+    return budget if is_valid else None

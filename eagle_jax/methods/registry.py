@@ -174,14 +174,14 @@ class Choice:
         model, name, method = self.model, self.method, METHODS[self.method]
         small = self.by_batch and on_cpu()
         if method.trees is None or self.tree is not None:
-            return _made(model, name, self.tree, small)
+            return _cached_drafter(model, name, self.tree, small)
         if not self.by_batch:
-            return _made(model, name, method.trees(model, small), small)
+            return _cached_drafter(model, name, method.trees(model, small), small)
         budget = budget_for(model, name, rows, slots) if name in TUNED else None
         tree = default_tree(model, name, rows, prompt_ratio) if budget is None else tree_of(budget)
         if budget is None and tree is not None and _shares(model, name, tree):
             return _shared(model, name, rows, tree)
-        return _made(model, "none" if tree is None else name, tree, small)
+        return _cached_drafter(model, "none" if tree is None else name, tree, small)
 
     def others(self, rows: int, expected: Drafter) -> list[Drafter]:
         """What may be faster than what is expected to be for a batch of `rows` rows, with `tree="auto"`: the default
@@ -193,7 +193,7 @@ class Choice:
         default = default_tree(self.model, self.method, rows)
         trees = [] if default is None else [default]
         trees += [SMALLEST] if on_cpu() and rows <= FEW_ROWS else []
-        drafting = [_made(self.model, self.method, tree, on_cpu()) for tree in trees]
+        drafting = [_cached_drafter(self.model, self.method, tree, on_cpu()) for tree in trees]
         return [one for one in (*drafting, Plain()) if one.shape != expected.shape]
 
 
@@ -227,7 +227,7 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
             )
         policy = None
     if policy is not None:
-        _made(model, name, policy, False)  # a method may refuse a tree
+        _cached_drafter(model, name, policy, False)  # a method may refuse a tree
     return Choice(model, name, policy, by_batch=tree_is(tree, "auto"))
 
 
@@ -245,7 +245,7 @@ def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1) 
     return choose(model, drafter, tree).for_batch(rows)
 
 
-def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
+def _cached_drafter(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
     """The model's drafter of a method, made once."""
     key = name, policy, small
     if key not in model.drafters:
@@ -279,7 +279,7 @@ def _shared(model: Model, name: str, rows: int, tree: TreePolicy) -> Drafter:
     if key not in model.drafters:
         trees = METHODS[name].trees
         wide = tree if trees is None else trees(model, False, 2 * tree.nodes)
-        drafter, room = _made(model, name, wide, False), max(rows, ON_ACCELERATORS.max_batch_nodes)
+        drafter, room = _cached_drafter(model, name, wide, False), max(rows, ON_ACCELERATORS.max_batch_nodes)
         model.drafters[key] = Shared(drafter, room) if rows * wide.nodes > room else drafter
     return model.drafters[key]
 

@@ -83,8 +83,8 @@ class Attention(nn.Module):
         else:
             maps = {"none": ("q_proj",), "keys": ("q_proj", "k_proj"), "both": ("q_proj", "k_proj", "v_proj")}[self.kv]
             qkv = tuple(getattr(self, name).weights(size) for name in maps)
-        whole = c.qk_norm_over == "projection"
-        heads = (c.num_attention_heads, c.num_key_value_heads) if whole else (1, 1)
+        per_projection = c.qk_norm_over == "projection"
+        heads = (c.num_attention_heads, c.num_key_value_heads) if per_projection else (1, 1)
         q_norm, k_norm = None, None
         if c.qk_norm and not self._is_unscaled:
             q_norm = self.q_norm.weights(heads[0] * c.head_dim)

@@ -11,7 +11,7 @@ from eagle_jax.models.moe import SparseMLP
 
 def channel_mixer(config: LlamaConfig, sparse: bool, dtype: DTypeLike) -> nn.Module:
     """The channel mixer of a layer of this kind."""
-    if sparse and config.experts is not None and config.experts.beside_mlp:
+    if sparse and config.experts is not None and config.experts.parallel_mlp:
         return ExpertsBesideMLP(config, dtype)
     if sparse and config.experts is not None:
         return SparseMLP(config.hidden_size, config.experts, dtype, config.residual_multiplier)

@@ -50,7 +50,7 @@ class DeltaState(LayerState):
             window=jnp.take_along_axis(inputs, index[:, None, :, None], axis=2),
         )
 
-        def put(whole: Array, part: Array) -> Any:
-            return part if rows is None else whole.at[rows].set(part)
+        def put(rows_before: Array, part: Array) -> Any:
+            return part if rows is None else rows_before.at[rows].set(part)
 
         return jax.tree.map(put, self, new)

@@ -197,8 +197,8 @@ class DFlash(AnyHead):
 
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
         """Logits over the draft vocabulary, in float32, for outputs of slots."""
-        c, own = self.config, self.config.draft_vocab_size is not None
-        logits = self._apply(out, method=DFlashModule.logits) if own else target.logits(out)
+        c, has_output_matrix = self.config, self.config.draft_vocab_size is not None
+        logits = self._apply(out, method=DFlashModule.logits) if has_output_matrix else target.logits(out)
         logits = logits * c.output_multiplier
         cap = c.final_logit_softcapping
         return logits if cap is None else jnp.tanh(logits / cap) * cap
@@ -213,11 +213,11 @@ class DFlash(AnyHead):
         positions = at[..., None] + jnp.arange(slots, dtype=jnp.int32)[None, None]
         x = self.embed(target, tokens)
         if self.config.own_mask_embedding:
-            own = self.params["mask_embedding"].astype(x.dtype) * jnp.asarray(
+            mask_embedding = self.params["mask_embedding"].astype(x.dtype) * jnp.asarray(
                 self.config.input_embedding_scale, x.dtype
             )
             is_root = jnp.arange(blocks * slots) % slots == 0
-            x = jnp.where(is_root[None, :, None], x, own[None, None])
+            x = jnp.where(is_root[None, :, None], x, mask_embedding[None, None])
         return x, positions.reshape(batch, blocks * slots)
 
     @property

@@ -118,9 +118,9 @@ class Eagle3Head(nn.Module):
         draft_kv: tuple[LayerRows, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
         prefix = cache.layers[0].operand
-        x, own = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
+        x, first_kv = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
         x, kv = through(self.layers[1:], x, inputs, cache, draft_kv, first=1)
-        return self.norm(x) if self.config.norm_output else x, (own, *kv)
+        return self.norm(x) if self.config.norm_output else x, (first_kv, *kv)
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
@@ -128,9 +128,9 @@ class Eagle3Head(nn.Module):
         first, *rest = self.layers
         if not rest:
             return (first.keys_and_values(embeddings, features, inputs),)
-        x, own = first(embeddings, features, inputs, cache.layers[0].operand, None)
+        x, first_kv = first(embeddings, features, inputs, cache.layers[0].operand, None)
         x, kv = through(rest[:-1], x, inputs, cache, first=1)
-        return own, *kv, rest[-1].keys_and_values(x, inputs)
+        return first_kv, *kv, rest[-1].keys_and_values(x, inputs)
 
     def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return out if self.config.norm_output else self.norm(out)

@@ -57,17 +57,17 @@ class LatentAttention(nn.Module):
         up_key, up_value = self._up(x.dtype)
         plain, rotated = self._queries(normed, inputs)
         absorbed = jnp.einsum("bhnp,hpr->bhnr", plain, up_key, precision=ops.precision(x.dtype))
-        q, own = jnp.concatenate([absorbed, rotated], axis=-1), self._keys(normed, inputs)
-        fresh = own if draft_kv is None else jnp.concatenate([draft_kv[0], own], axis=2)
+        q, latents_and_keys = jnp.concatenate([absorbed, rotated], axis=-1), self._keys(normed, inputs)
+        fresh = latents_and_keys if draft_kv is None else jnp.concatenate([draft_kv[0], latents_and_keys], axis=2)
         seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
         if inputs.flat is None:
-            found = ops.tree_attention(q, (fresh, fresh), *seen, scale=c.attention_scale)
+            attended = ops.tree_attention(q, (fresh, fresh), *seen, scale=c.attention_scale)
         else:
-            found = ops.flat_attention(q, (fresh, fresh), *seen, inputs.flat, scale=c.attention_scale)
-        latents = found[..., : up_value.shape[-1]]
+            attended = ops.flat_attention(q, (fresh, fresh), *seen, inputs.flat, scale=c.attention_scale)
+        latents = attended[..., : up_value.shape[-1]]
         values = jnp.einsum("bhnr,hvr->bnhv", latents, up_value, precision=ops.precision(x.dtype))
         y = self.o_proj(values.reshape(*x.shape[:2], -1), inputs.num_valid)
-        return ops.added(residual, y, norms[1], c.residual_multiplier), (own, None)
+        return ops.added(residual, y, norms[1], c.residual_multiplier), (latents_and_keys, None)
 
     def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> Latents:
         """The tokens' own latent vectors and keys, where nothing else is read."""

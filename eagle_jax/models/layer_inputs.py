@@ -35,8 +35,8 @@ class LayerInputs(nn.Module):
         by_layer = *tokens.shape, layers, -1
         projected = self.projection(embeddings) * self.config.hidden_size**-0.5
         projected = self.norm(projected.reshape(by_layer))
-        own = self.embed_tokens(tokens).reshape(by_layer)
-        inputs = (projected + scaled(own, own.shape[-1] ** 0.5, self.dtype)) * 2**-0.5
+        layer_input = self.embed_tokens(tokens).reshape(by_layer)
+        inputs = (projected + scaled(layer_input, layer_input.shape[-1] ** 0.5, self.dtype)) * 2**-0.5
         return tuple(inputs[:, :, i] for i in range(layers))
 
 
@@ -52,6 +52,6 @@ class LayerInput(nn.Module):
         self.projection = Linear(self.config.hidden_size, dtype=self.dtype)
         self.norm = norm(self.config, self.dtype)
 
-    def __call__(self, x: Float[Array, "b n h"], own: Float[Array, "b n p"]) -> Float[Array, "b n h"]:
-        gated = jax.nn.gelu(self.gate(x), approximate=True) * own
+    def __call__(self, x: Float[Array, "b n h"], layer_input: Float[Array, "b n p"]) -> Float[Array, "b n h"]:
+        gated = jax.nn.gelu(self.gate(x), approximate=True) * layer_input
         return x + self.norm(self.projection(gated))

@@ -48,8 +48,8 @@ def for_decoding(
             elif _is_matrix(node):
                 node = _packed(node, spread)
             else:
-                own = head_dim_in(name, head_dim)
-                node = for_decoding(_merged(node, own, spread), own, spread=spread, nested=True)
+                own_head_dim = head_dim_in(name, head_dim)
+                node = for_decoding(_merged(node, own_head_dim, spread), own_head_dim, spread=spread, nested=True)
         laid[name] = node
     if tied and not spread and (table := ops.pack_for_backend(laid["embed_tokens"]["embedding"])) is not None:
         laid["embed_tokens"] = {"embedding": table}

@@ -148,7 +148,7 @@ def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -
             return empty_kv(batch, 1, slots, config.latent.rank + config.head_dim, dtype, has_values=False)
         if config.kv_of(layer) == "none":
             return NoState()
-        own = config.layer(layer)
-        return empty_kv(batch, own.num_key_value_heads, slots, own.head_dim, dtype)
+        layer_config = config.layer(layer)
+        return empty_kv(batch, layer_config.num_key_value_heads, slots, layer_config.head_dim, dtype)
 
     return Cache.of(tuple(state(i) for i in range(config.num_hidden_layers)), batch)

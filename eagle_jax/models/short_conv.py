@@ -90,10 +90,10 @@ class ConvolvedLayer(nn.Module):
             read, kernel = self.attention_conv.prepare(by_block(self.input_layernorm(x)))
             # the convolution stands between the sublayer and the residual stream, so the sum is taken here
             arguments = jnp.zeros_like(x), read.reshape(x.shape), (None, None), inputs, prefix, draft_kv
-            made, kv = self.self_attn(*arguments)
-            x = x + self.attention_conv.finish(by_block(made), kernel).reshape(x.shape)
+            y, kv = self.self_attn(*arguments)
+            x = x + self.attention_conv.finish(by_block(y), kernel).reshape(x.shape)
         with jax.named_scope("mlp"):
             read, kernel = self.mlp_conv.prepare(by_block(self.post_attention_layernorm(x)))
             weights = self.mlp.weights(self.post_attention_layernorm.weights(x.shape[2]))
-            made = ops.feed_forward(read.reshape(x.shape), weights, inputs.num_valid)
-            return x + self.mlp_conv.finish(by_block(made), kernel).reshape(x.shape), kv
+            y = ops.feed_forward(read.reshape(x.shape), weights, inputs.num_valid)
+            return x + self.mlp_conv.finish(by_block(y), kernel).reshape(x.shape), kv

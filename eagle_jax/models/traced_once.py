@@ -24,8 +24,8 @@ def through(
     """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
     kv = []
     for i, layer in enumerate(layers, start=first):
-        x, own = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
-        kv.append(own)
+        x, layer_kv = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
+        kv.append(layer_kv)
     return x, tuple(kv)
 
 

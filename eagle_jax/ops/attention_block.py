@@ -59,12 +59,12 @@ def reference(
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
     """The block operation by operation."""
     batch, n, _ = x.shape
-    (q, *own), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
+    (q, *fresh_kv), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
     if inputs.query_scale is not None:
         q = q * inputs.query_scale[:, None, :, None].astype(q.dtype)
-    fresh: KV = (own[0], own[1]) if own else draft_kv
-    if own and draft_kv[0].shape[2]:
-        fresh = jnp.concatenate([draft_kv[0], own[0]], axis=2), jnp.concatenate([draft_kv[1], own[1]], axis=2)
+    fresh: KV = (fresh_kv[0], fresh_kv[1]) if fresh_kv else draft_kv
+    if fresh_kv and draft_kv[0].shape[2]:
+        fresh = jnp.concatenate([draft_kv[0], fresh_kv[0]], axis=2), jnp.concatenate([draft_kv[1], fresh_kv[1]], axis=2)
     seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
     how: dict[str, Any] = dict(scale=scale, softcap=softcap, sinks=weights.sinks)
     if inputs.flat is None:
@@ -74,7 +74,7 @@ def reference(
     if gate is not None:
         attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
-    return added(residual, y, weights.post_norm, weights.multiplier), tuple(own)
+    return added(residual, y, weights.post_norm, weights.multiplier), tuple(fresh_kv)
 
 
 def added(

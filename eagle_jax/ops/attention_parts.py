@@ -34,7 +34,7 @@ def in_parts(
     """
     if scores_size(case) <= MOST or case.fresh[0].shape[2] > case.named:
         return attend(case)
-    return by_head(lambda own: _parts_on_device(attend, own), case)
+    return by_head(lambda head_call: _parts_on_device(attend, head_call), case)
 
 
 def scores_size(case: AttentionCall) -> int:
@@ -62,9 +62,9 @@ def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, 
             return jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, begin, size), part)
 
         names = ("q", "fresh", "visible", "length", "first", "cache_rows", "count")
-        own = {name: some(getattr(case, name)) for name in names}
+        rows_of = {name: some(getattr(case, name)) for name in names}
         prefix = some(case.prefix) if case.cache_rows is None else case.prefix
-        return attend(dataclasses.replace(case, **own, prefix=prefix))
+        return attend(dataclasses.replace(case, **rows_of, prefix=prefix))
 
     begins = jnp.arange(batch // size, dtype=jnp.int32) * size
     return jax.lax.map(one, begins).reshape(case.q.shape)

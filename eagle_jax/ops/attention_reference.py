@@ -33,11 +33,11 @@ def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r
     if block is None and jax.default_backend() == "cpu":
         block = BLOCK
     if block is None or case.slots == 0 or (case.slots <= block and case.nodes > FEW):
-        return in_parts(_whole, case)
+        return in_parts(_over_all_slots, case)
     if case.slots <= block:
         return _mixed(case, _with_fresh(case, _begun(case), jnp.zeros((), jnp.int32), case.slots))
     empty = jnp.max(case.length) * 2 <= case.slots
-    return jax.lax.cond(empty, lambda: _by_blocks(case, block), lambda: in_parts(_whole, case))
+    return jax.lax.cond(empty, lambda: _by_blocks(case, block), lambda: in_parts(_over_all_slots, case))
 
 
 def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
@@ -45,7 +45,7 @@ def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
     sizes = prefixes(case.slots)
     longest = jnp.max(case.length)
     index = sum(((longest > size).astype(jnp.int32) for size in sizes[:-1]), jnp.zeros((), jnp.int32))
-    reads = [lambda size=size: in_parts(_whole, _beginning(case, size)) for size in sizes]
+    reads = [lambda size=size: in_parts(_over_all_slots, _beginning(case, size)) for size in sizes]
     return jax.lax.switch(index, reads)
 
 
@@ -78,18 +78,18 @@ def _aligned(case: AttentionCall, sums: Sums) -> Sums:
     rest = (part[:, :, case.named :] for part in case.fresh)
     keys, values = (part.reshape(batch, heads, 1, -1, case.nodes, size).astype(jnp.float32) for part in rest)
     q = case.q.astype(case.fresh[0].dtype).astype(jnp.float32).reshape(batch, heads, case.group, 1, case.nodes, size)
-    own = jnp.sum(q * keys, axis=-1, keepdims=True)
+    scores = jnp.sum(q * keys, axis=-1, keepdims=True)
     if case.softcap is not None:
-        own = jnp.tanh(own / case.softcap) * case.softcap
-    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(own, axis=3, keepdims=True)))
-    weights, scale_down = jnp.exp(own - new), jnp.exp(top - new)
+        scores = jnp.tanh(scores / case.softcap) * case.softcap
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(scores, axis=3, keepdims=True)))
+    weights, scale_down = jnp.exp(scores - new), jnp.exp(top - new)
     total = total * scale_down + jnp.sum(weights, axis=3, keepdims=True)
     mixed = mixed * scale_down + jnp.sum(weights * values, axis=3, keepdims=True)
     new, total, mixed = (part.reshape(batch, heads, case.group * case.nodes, -1) for part in (new, total, mixed))
     return new, total, mixed
 
 
-def _whole(case: AttentionCall) -> Float[Array, "b k r c"]:
+def _over_all_slots(case: AttentionCall) -> Float[Array, "b k r c"]:
     """Over the fresh tokens, and all of the cache at once."""
     sums = _read(case, _begun(case), _named(case), case.visible)
     if case.slots:

@@ -109,7 +109,7 @@ def candidates(operation: str, shape: str | None = None) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def candidates_here(operation: str) -> list[str]:
+def available_candidates(operation: str) -> list[str]:
     """All that can be tried for an operation on this device, the reference first."""
     names = [name for name in BACKENDS if name in (jax.default_backend(), "prefix")]
     return [REFERENCE, *(name for name in names if hasattr(_module(name), operation))]

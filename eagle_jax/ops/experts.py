@@ -138,8 +138,8 @@ def in_blocks(
             return matmul(x, one)
 
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
-        made = _mlp(x, stacks, product, activation, of_block[block][None])
-        return jax.lax.dynamic_update_slice_in_dim(laid, made, block * size, axis=0)
+        out = _mlp(x, stacks, product, activation, of_block[block][None])
+        return jax.lax.dynamic_update_slice_in_dim(laid, out, block * size, axis=0)
 
     products = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
     return jnp.zeros_like(products).at[order].set(products)

@@ -147,8 +147,8 @@ def memory_after(
     # what does not count may be nan, and nothing times nan is nan
     keys, values = jnp.where(counts, jnp.repeat(k, heads, axis=1), 0), jnp.where(counts, u, 0)
     # of a single token the product is one of elements, and XLA would compute all that is above for each of them
-    keys, values, kept = jax.lax.optimization_barrier((keys * left, values, jnp.exp(total[:, :, -1:])))
-    return memory * kept + jnp.einsum("bhnc,bhnd->bhcd", keys, values, precision=_EXACT)
+    keys, values, decay = jax.lax.optimization_barrier((keys * left, values, jnp.exp(total[:, :, -1:])))
+    return memory * decay + jnp.einsum("bhnc,bhnd->bhcd", keys, values, precision=_EXACT)
 
 
 def convolved(
@@ -180,9 +180,9 @@ def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
 def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:
     """What stands `1 .. size` places before each node on its path, as rows of `size` committed tokens and the nodes."""
     depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
-    wanted = (
+    target_depth = (
         depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
     )  # the depth of what stands there, [b n w]
-    found = ancestors[:, :, None, :] & (depth[:, None, None, :] == wanted[..., None])
-    node = jax.lax.argmax(found, 3, jnp.int32)
-    return size + jnp.where(wanted >= 0, node, wanted)
+    is_match = ancestors[:, :, None, :] & (depth[:, None, None, :] == target_depth[..., None])
+    node = jax.lax.argmax(is_match, 3, jnp.int32)
+    return size + jnp.where(target_depth >= 0, node, target_depth)

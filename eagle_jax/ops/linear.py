@@ -165,10 +165,10 @@ def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, ".
     def one(i: Array, out: Float[Array, "r o"]) -> Float[Array, "r o"]:
         return jax.lax.dynamic_update_slice_in_dim(out, part(i * block, block), i * block, axis=1)
 
-    whole = width - width % block
-    out = jnp.zeros((rows.shape[0], whole), jnp.float32)
-    if whole:
-        out = jax.lax.fori_loop(0, whole // block, one, out)
-    if whole < width:
-        out = jnp.concatenate([out, part(whole, width - whole)], axis=1)
+    num_full = width - width % block
+    out = jnp.zeros((rows.shape[0], num_full), jnp.float32)
+    if num_full:
+        out = jax.lax.fori_loop(0, num_full // block, one, out)
+    if num_full < width:
+        out = jnp.concatenate([out, part(num_full, width - num_full)], axis=1)
     return out.reshape(rows.shape[0], *weight.shape[1:])

@@ -176,8 +176,8 @@ def _quantized(weight: Float[Array, "*o i"], quant_type: QuantType, stored: np.d
     scales = jnp.where(scales == 0, 1.0, scales)
     zeros = jnp.clip(jnp.round(-deepest / scales), 0, levels - 1) if quant_type.has_minima else jnp.zeros_like(scales)
     codes = jnp.clip(jnp.round(parts / scales) + zeros, lowest, lowest + levels - 1)
-    made = {"codes": codes.reshape(weight.shape).astype(stored), "scales": jnp.squeeze(scales, -1)}
-    return made | {"minima": jnp.squeeze(-zeros * scales, -1)} if quant_type.has_minima else made
+    parts_by_name = {"codes": codes.reshape(weight.shape).astype(stored), "scales": jnp.squeeze(scales, -1)}
+    return parts_by_name | {"minima": jnp.squeeze(-zeros * scales, -1)} if quant_type.has_minima else parts_by_name
 
 
 def dense(weight: Array | QuantArray) -> Array:

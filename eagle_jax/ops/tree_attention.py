@@ -62,8 +62,8 @@ def tree_attention(
     case = AttentionCall(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
     if not case.slots:  # without a cache nothing is lost
         return attention_reference.attend(case).reshape(q.shape)
-    whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
-    return dispatch("tree_attention", attention_reference.attend, case, differentiable=whole).reshape(q.shape)
+    one_block = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
+    return dispatch("tree_attention", attention_reference.attend, case, differentiable=one_block).reshape(q.shape)
 
 
 def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Array, "1 k r 1"] | None:

@@ -94,10 +94,10 @@ class ResponseFormat(abc.ABC):
     renamed: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
-    def in_own_names(cls, message: str) -> str:
+    def in_request_names(cls, message: str) -> str:
         """An error about a chat's field, which its message begins with, as one about the field of the request."""
-        found = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
-        return message if found is None else re.sub(found, cls.renamed[found], message, count=1)
+        pattern_ = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
+        return message if pattern_ is None else re.sub(pattern_, cls.renamed[pattern_], message, count=1)
 
     @abc.abstractmethod
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:

@@ -74,28 +74,28 @@ def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
     content = fields.require("content", anything)
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    said, thought, calls, answers = [], [], [], 0
+    texts, thought, calls, answers = [], [], [], 0
     for block in fields.each("content", blocks):
         kind = block.require("type", text)
         block.ignore(MARKED)
         if kind == "text":
-            said.append(block.require("text", text))
+            texts.append(block.require("text", text))
         elif kind == "tool_use" and role == "assistant":
             function = {"name": block.require("name", text), "arguments": block.require("input", mapping)}
             calls.append({"id": block.require("id", text), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":
-            told = content_of(block) or ""
+            result = content_of(block) or ""
             answers += 1
             block.ignore({"is_error": flag})
-            yield {"role": "tool", "tool_call_id": block.require("tool_use_id", text), "content": told}
+            yield {"role": "tool", "tool_call_id": block.require("tool_use_id", text), "content": result}
         elif kind in ("thinking", "redacted_thinking"):
             thought.append(block.take("thinking", text, ""))
             block.ignore(dict.fromkeys(("signature", "data"), text))
         else:
             raise block.wrong("type", f"={kind[:40]!r}; this model reads text, tool_use and tool_result only")
-    if said or not answers:
+    if texts or not answers:
         reasoning = {"reasoning_content": "".join(thought)} if any(thought) and role == "assistant" else {}
-        yield {"role": role, "content": "".join(said)} | reasoning | ({"tool_calls": calls} if calls else {})
+        yield {"role": role, "content": "".join(texts)} | reasoning | ({"tool_calls": calls} if calls else {})
 
 
 def _tools(fields: Fields) -> dict[str, Any]:

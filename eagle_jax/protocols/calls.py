@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle_jax.chat.prompts import Chat, Text
 from eagle_jax.chat.tools import Tools
-from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole, wrong
+from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole_number, wrong
 from eagle_jax.protocols.messages import messages_of
 from eagle_jax.protocols.structured import take_form
 from eagle_jax.protocols.tools import tools_of
@@ -32,7 +32,7 @@ IGNORED = {
     "store": flag,
     "request_id": text,
     "rid": text,
-    "priority": whole(-LARGEST, LARGEST),
+    "priority": whole_number(-LARGEST, LARGEST),
 }
 # Known fields of OpenAI's, vLLM's and SGLang's requests, and the values of them that change nothing.
 NEUTRAL: dict[str, list[Any]] = {
@@ -131,12 +131,12 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
         Text(prompt, special_tokens) if isinstance(prompt, str) else prompt
         for prompt in _prompts(fields.require("prompt", anything))
     ]
-    samples = fields.take("n", whole(1, LARGEST), 1)
-    echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole(0, 20), None)
+    samples = fields.take("n", whole_number(1, LARGEST), 1)
+    echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole_number(0, 20), None)
     least = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
         **_longest(fields, least),
-        "logprobs": (top := fields.take("logprobs", whole(0, 20), None)) is not None,
+        "logprobs": (top := fields.take("logprobs", whole_number(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
     fields.only(NEUTRAL_COMPLETION | {"best_of": [samples]})
@@ -147,16 +147,16 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     """A request to /v1/chat/completions. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     chat, tools = chat_of(fields, messages_of(fields))
-    samples = fields.take("n", whole(1, LARGEST), 1)
+    samples = fields.take("n", whole_number(1, LARGEST), 1)
     options = _options(fields) | {
         **_longest(fields, 1),
         "logprobs": fields.take("logprobs", flag, False),
-        "top_logprobs": fields.take("top_logprobs", whole(0, 20), 0),
+        "top_logprobs": fields.take("top_logprobs", whole_number(0, 20), 0),
     }
     if options["top_logprobs"] and not options["logprobs"]:
         raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
     more: dict[str, Any] = dict(
-        prompt_logprobs=fields.take("prompt_logprobs", whole(0, 20), None),
+        prompt_logprobs=fields.take("prompt_logprobs", whole_number(0, 20), None),
         tools=tools,
         separates_reasoning=fields.take("separate_reasoning", flag, True),
         includes_reasoning=fields.take("include_reasoning", flag, True),
@@ -191,13 +191,13 @@ def _options(fields: Fields) -> dict[str, Any]:
     """How tokens are drawn, as far as it is stated."""
     form = take_form(fields)
     processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__} | form
-    top_k = fields.take("top_k", whole(-1, LARGEST), None)
+    top_k = fields.take("top_k", whole_number(-1, LARGEST), None)
     options = processing | {
         "temperature": fields.take("temperature", number(0.0, 2.0), None),
         "top_p": fields.take("top_p", _share, None),
         "top_k": None if top_k is None else max(top_k, 0),  # vLLM's -1 is "all", as 0 is
         "min_p": fields.take("min_p", number(0.0, 1.0), None),
-        "seed": fields.take("seed", whole(0, LARGEST_SEED), None),
+        "seed": fields.take("seed", whole_number(0, LARGEST_SEED), None),
         "stop": fields.take("stop", _stop, None),
         "cache_salt": fields.take("cache_salt", text, None),
     }
@@ -233,7 +233,9 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
 
 def _longest(fields: Fields, least: int) -> dict[str, Any]:
     """The longest answer, under either of its names."""
-    old, new = (fields.take(name, whole(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
+    old, new = (
+        fields.take(name, whole_number(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens")
+    )
     if old is not None and new is not None and old != new:
         raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
     return _stated("max_new_tokens", new if old is None else old)

@@ -34,18 +34,18 @@ class ChatAnswers:
         Raises:
             FieldError: the template knows no tools, its format is not known here, or no answer can call them.
         """
-        reasoning, is_told = reasoning_format_for(tokenizer, formats.reasoning), formats.reasoning != "none"
-        self._separates = is_told and call.separates_reasoning
-        if not is_told and (own := reasoning_format_for(tokenizer)) is not None and own.channels:
-            reasoning = own  # without its channels an answer has no text
+        reasoning, is_parsed = reasoning_format_for(tokenizer, formats.reasoning), formats.reasoning != "none"
+        self._separates = is_parsed and call.separates_reasoning
+        if not is_parsed and (default := reasoning_format_for(tokenizer)) is not None and default.channels:
+            reasoning = default  # without its channels an answer has no text
         self._reasoning = reasoning if self._separates or reasoning is not None and reasoning.channels else None
         self._format = _format_for(tokenizer, call.prompts[0], call.tools, formats.tools)
         form = _form_of_calls(call.tools, self._format, call.options)
-        kept = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
-        options = kept | form
+        others = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
+        options = others | form
         if reasoning is not None and any(name in options for name in FORMS):
             around = form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
-            options |= {name: value for name, value in around.items() if is_told or name != "form_reasoning"}
+            options |= {name: value for name, value in around.items() if is_parsed or name != "form_reasoning"}
         if reasoning is not None and reasoning.channels:
             ends = special_ids(tokenizer, STOPS)
             options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}

@@ -40,8 +40,8 @@ class Choices(ResponseFormat):
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         choices = [self.choice(answering, i, result) for i, result in enumerate(results)]
-        told = {"choices": choices, "usage": answering.usage(results, self.reasoning_tokens)} | self.more(answering)
-        return answering.head(self.whole) | told
+        body = {"choices": choices, "usage": answering.usage(results, self.reasoning_tokens)} | self.more(answering)
+        return answering.head(self.whole) | body
 
     async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         """None is sent before there is something of an answer: clients take the first one's time for that of the first

@@ -68,6 +68,6 @@ def vllm_prompt_logprobs(answering: Answering, index: int) -> dict[str, Any]:
     for place, token_id in enumerate(scored.token_ids[1:], start=1):
         top = (scored.top_logprobs[place] or [] if scored.top_logprobs else [])[:count]
         entries = {str(id_): entry(id_, logprob, rank) for rank, (id_, logprob) in enumerate(top, start=1)}
-        own = {str(token_id): entry(token_id, scored.logprobs[place], scored.ranks[place])}
-        places.append(own | entries)
+        prompt_entry = {str(token_id): entry(token_id, scored.logprobs[place], scored.ranks[place])}
+        places.append(prompt_entry | entries)
     return {"prompt_logprobs": places}

@@ -67,9 +67,9 @@ class TokenLogprobs:
         for place, token_id in enumerate(token_ids):
             if top:
                 entries = [self._in_place(*pair) for pair in top[place] or ()]
-                found = {entry["token"]: entry["logprob"] for entry in entries}
-                own, logprob = self._in_place(token_id, 0.0)["token"], logprobs[place]
-                tops.append(found | ({} if own in found or logprob is None else {own: logprob}) or None)
+                by_token = {entry["token"]: entry["logprob"] for entry in entries}
+                token, logprob = self._in_place(token_id, 0.0)["token"], logprobs[place]
+                tops.append(by_token | ({} if token in by_token or logprob is None else {token: logprob}) or None)
             tokens.append(self._next(token_id))
         return {
             "tokens": [shown for shown, _, _ in tokens],

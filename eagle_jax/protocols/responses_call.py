@@ -76,8 +76,8 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
             call = {"id": item.require("call_id", text), "type": "function", "function": function}
             messages[-1]["tool_calls"] = [*messages[-1].get("tool_calls", []), call]
         elif kind == "function_call_output":
-            told = {"content": item.require("output", anything)}
-            content = content_of(item.inside("output", told)) or ""
+            output = {"content": item.require("output", anything)}
+            content = content_of(item.inside("output", output)) or ""
             messages.append({"role": "tool", "tool_call_id": item.require("call_id", text), "content": content})
         elif kind == "reasoning":
             parts = item.each("content", item.take("content", anything, []))
@@ -104,8 +104,8 @@ def _form(fields: Fields) -> dict[str, Any]:
     kind = format.take("type", text, "text")
     if kind != "json_schema":
         return {"response_format": {"type": kind}}
-    known = ("name", "description", "schema", "strict")
-    stated = {name: value for name in known if (value := format.take(name, anything, None)) is not None}
+    keys = ("name", "description", "schema", "strict")
+    stated = {name: value for name in keys if (value := format.take(name, anything, None)) is not None}
     return {"response_format": {"type": kind, "json_schema": stated}}
 
 
@@ -116,8 +116,8 @@ def _tools(fields: Fields) -> dict[str, Any]:
         kind = tool.require("type", text)
         if kind != "function":
             raise tool.wrong("type", f"={kind[:40]!r}; only functions can be called here")
-        known = ("name", "description", "parameters", "strict")
-        stated = {name: value for name in known if (value := tool.take(name, anything, None)) is not None}
+        keys = ("name", "description", "parameters", "strict")
+        stated = {name: value for name in keys if (value := tool.take(name, anything, None)) is not None}
         tools.append({"type": "function", "function": stated})
     choice = fields.take("tool_choice", anything, None)
     if isinstance(choice, dict) and choice.get("type") == "function":

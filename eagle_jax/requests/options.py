@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.checks import finite, is_whole, whole
+from eagle_jax.checks import finite, is_whole_number, whole_number
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.loop.state import TOP
 from eagle_jax.requests.processing import LISTS, LogitsOptions, check_processing
@@ -32,12 +32,12 @@ class Options(LogitsOptions):
 
     def __post_init__(self):
         for name, least in (("max_new_tokens", 1), ("top_k", 0)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, finite(name, getattr(self, name)))
         if not isinstance(self.logprobs, (bool, np.bool_)):
             raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
-        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, 0))
+        object.__setattr__(self, "top_logprobs", whole_number("top_logprobs", self.top_logprobs, 0))
         if self.top_logprobs > TOP:
             raise ValueError(f"top_logprobs={self.top_logprobs}; expected {TOP} at most")
         object.__setattr__(self, "logprobs", bool(self.logprobs or self.top_logprobs))
@@ -145,13 +145,13 @@ def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
     """A seed for each prompt: one for all of them, or one each."""
     seeds = per_request("seed", seed, prompts)
     for value in seeds:
-        if not is_whole(value) or not 0 <= value < 2**63:
+        if not is_whole_number(value) or not 0 <= value < 2**63:
             raise ValueError(f"seed={reprlib.repr(value)}; expected a whole number from 0 to 2**63 - 1")
     return [int(value) for value in seeds]
 
 
 def sample_number(number: Any) -> int:
     """The number of an answer among several of one prompt and seed, from 0."""
-    if whole("sample", number, 0) >= MOST_SAMPLES:
+    if whole_number("sample", number, 0) >= MOST_SAMPLES:
         raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
     return int(number)

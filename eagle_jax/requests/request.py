@@ -133,10 +133,10 @@ def with_form(model: Model, request: Request, stopping: threading.Event | None =
         return request
     vocab_size = model.target.config.vocab_size
     begins_text = model.tokenizer is not None and not has_text(model.tokenizer, request.prompt)
-    made = make_automaton(
+    automaton = make_automaton(
         request.options.form, model.tokenizer, vocab_size, model.stop_ids, stopping, begins_text=begins_text
     )
-    return dataclasses.replace(request, structured=made)
+    return dataclasses.replace(request, structured=automaton)
 
 
 def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:

@@ -19,7 +19,7 @@ class TextStreamer:
     def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]):
         self._index, self._stop = index, stop
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
-        self._held = ""  # whole characters that may begin a stop string
+        self._pending = ""  # whole characters that may begin a stop string
         self._length, self._tokens = 0, 0  # what was given
         self.finished = False
 
@@ -34,9 +34,9 @@ class TextStreamer:
     def _until(self, output: PartialOutput, end: int, result: Result | None) -> Iterator[Chunk]:
         new = slice(self._tokens, end)
         if result is None:
-            self._held += self._detokenizer.extend(output.token_ids[new])
-            piece = settled(self._held, self._stop)
-            self._held = self._held[len(piece) :]
+            self._pending += self._detokenizer.extend(output.token_ids[new])
+            piece = settled(self._pending, self._stop)
+            self._pending = self._pending[len(piece) :]
         else:
             piece = result.text[self._length :]
         self._length, self._tokens = self._length + len(piece), end

@@ -9,7 +9,7 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.requests.options import mode_of, options_for, seeds_for
 from eagle_jax.requests.request import Request, fitted, requests_for
-from eagle_jax.scheduling.sizes import chunk_tokens, slots_beside
+from eagle_jax.scheduling.sizes import chunk_tokens, slots_for_tree
 
 OWN_STOP_IDS = 8  # that a request to an engine may have beside the model's
 
@@ -63,13 +63,13 @@ def slots_for(model: Model, drafter: Drafter, requests: Sequence[Request]) -> in
 
 def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
     """Cache slots for prompts of up to `prompt` tokens, `tokens` together with their answers."""
-    return slots_beside(drafter.shape.depth, prompt, tokens, chunk_tokens())
+    return slots_for_tree(drafter.shape.depth, prompt, tokens, chunk_tokens())
 
 
 def stop_ids(model: Model, request: Request) -> tuple[int, ...]:
     """Tokens that end a request's answer."""
-    own = () if request.options.ignore_eos else model.stop_ids
-    return (*own, *(id_ for id_ in dict.fromkeys(request.options.stop_token_ids) if id_ not in own))
+    model_ids = () if request.options.ignore_eos else model.stop_ids
+    return (*model_ids, *(id_ for id_ in dict.fromkeys(request.options.stop_token_ids) if id_ not in model_ids))
 
 
 def requests_that_fit(

@@ -79,8 +79,16 @@ class ChunkedPrefill:
     def insert(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
         batch, at = self._batch, jnp.asarray(place, jnp.int32)
-        whole = jnp.asarray(place in batch.failed_places)
-        inputs = ((batch.params, batch.state), at, whole, *self._inputs()[:2], self._asked, self._tokens, self._reading)
+        copies_all = jnp.asarray(place in batch.failed_places)
+        inputs = (
+            (batch.params, batch.state),
+            at,
+            copies_all,
+            *self._inputs()[:2],
+            self._asked,
+            self._tokens,
+            self._reading,
+        )
         batch.params, batch.state = self._timed(_compiled_first_token(), *inputs, **self._first_static)
         batch.failed_places.discard(place)
         batch.rows[place] = self._row
@@ -129,7 +137,7 @@ class ChunkedPrefill:
 def _first_token(
     batch: Running,
     place: Int[Array, ""],
-    whole: Bool[Array, ""],
+    copies_all: Bool[Array, ""],
     target: Target,
     drafter: Drafter,
     params: BatchParams,
@@ -140,9 +148,9 @@ def _first_token(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> Running:
-    """The batch with a request inserted whose prompt is read; `whole` as in `insert_one`."""
+    """The batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
     state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
-    return insert_one(batch, (params, state), place, whole)
+    return insert_one(batch, (params, state), place, copies_all)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.converters.errors import in_a_line
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
@@ -79,10 +79,16 @@ class Engine:
         record: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ):
-        self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
-        self.max_queue, steps, rows = whole("max_queue", max_queue, 1), whole("steps", steps, 1), whole("rows", rows, 1)
+        self.max_tokens = min(
+            model.context, LONGEST if max_tokens is None else whole_number("max_tokens", max_tokens, 2)
+        )
+        self.max_queue, steps, rows = (
+            whole_number("max_queue", max_queue, 1),
+            whole_number("steps", steps, 1),
+            whole_number("rows", rows, 1),
+        )
         self.model, self._choice = model, choose(model, drafter, tree)
-        sizes = rows, self.max_tokens, steps, whole("prefix_cache_bytes", prefix_cache_bytes, 0)
+        sizes = rows, self.max_tokens, steps, whole_number("prefix_cache_bytes", prefix_cache_bytes, 0)
         self.by_load, self._scheduler = scheduler_for_any(model, self._choice, *sizes, record=record)
         self.drafter = self._scheduler.drafter
         self._scheduler.warm_up()

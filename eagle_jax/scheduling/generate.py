@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 from eagle_jax.chat.prompts import split
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.registry import Choice, choose
@@ -84,7 +84,7 @@ def generate(
         True
     """
     items, many = split(prompts)
-    num_samples = whole("num_samples", num_samples, 1)
+    num_samples = whole_number("num_samples", num_samples, 1)
     if progress is not None and not callable(progress):
         raise TypeError(
             f"progress={progress!r} cannot be called; expected a function of (answers done, answers in all)"
@@ -147,7 +147,7 @@ def stream(
         `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
     """
     items, _ = split(prompts)
-    steps = whole("steps", steps, 1)
+    steps = whole_number("steps", steps, 1)
     requests, events = _begin(
         model,
         items,
@@ -188,7 +188,7 @@ def _begin(
     """Checks everything, and returns the requests with the events of their answers, which nothing computes yet."""
     stops = stop_strings(stop, model.tokenizer)
     by_prompt = options_for(len(prompts), stop=stops, **options)
-    rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
+    rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
     choice = choose(model, drafter, tree)
     asked = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
     requests = [with_form(model, request) for request in asked]

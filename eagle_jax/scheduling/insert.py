@@ -34,11 +34,12 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: 
     return jax.lax.fori_loop(0, len(places), put_row, batch)
 
 
-def insert_one(batch: Running, new: Running, place: Int[Array, ""], whole: Bool[Array, ""]) -> Running:
+def insert_one(batch: Running, new: Running, place: Int[Array, ""], copies_all: Bool[Array, ""]) -> Running:
     """`batch` with the only row of `new` at `place`. Of its caches only what was read is copied, in blocks.
 
     Args:
-        whole: copies caches to their end: a request that failed may have left NaN, which masks do not hide everywhere.
+        copies_all: copies caches to their end: a failed request may have left NaN there, which masks do not hide
+            everywhere.
     """
     new_params, new_state = _without_counts(new, batch)
     row, slots = jnp.zeros((), jnp.int32), new_state.cache.slots
@@ -49,7 +50,7 @@ def insert_one(batch: Running, new: Running, place: Int[Array, ""], whole: Bool[
     old_nodes, structure = jax.tree.flatten(batch[1], is_leaf=is_cache)
     pairs = list(zip(old_nodes, jax.tree.leaves(new_state, is_leaf=is_cache), strict=True))
     caches = [(old, new) for old, new in pairs if is_cache(old)]
-    used = jnp.where(whole, slots, new_state.cache.length[0])
+    used = jnp.where(copies_all, slots, new_state.cache.length[0])
     old_kv, new_kv = ([node.kv for node in nodes] for nodes in zip(*caches, strict=True))
     with_slots = iter(jax.tree.leaves(_put_slots(old_kv, new_kv, place, used), is_leaf=_is_kv))
 

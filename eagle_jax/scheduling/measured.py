@@ -122,8 +122,8 @@ class Measured:
         """
         if not choice.by_batch or choice.method not in TUNED:
             return []
-        found = ((rows, _fastest(contest)) for rows, contest in self.contests.items())
-        return [_budget(choice, rows, slots, *one) for rows, one in found if one is not None]
+        fastest = ((rows, _fastest(contest)) for rows, contest in self.contests.items())
+        return [_budget(choice, rows, slots, *one) for rows, one in fastest if one is not None]
 
 
 def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:

@@ -48,22 +48,22 @@ def fetch(
     size, room = max(map(int.__sub__, end, begin), default=0), columns.tokens.shape[1]
     width = max(LEAST, 1 << max(size - 1, 0).bit_length())
     if _is_on_host(columns) or 2 * width > room:
-        whole = to_host(columns)
-        return [_cut(whole, row, slice(*ends)) for row, ends in enumerate(zip(begin, end, strict=True))], 0.0
+        host_columns = to_host(columns)
+        return [_cut(host_columns, row, slice(*ends)) for row, ends in enumerate(zip(begin, end, strict=True))], 0.0
     first = np.array(begin, np.int32)
     windows, seconds = programs.call(compiled_window(), columns, first, width=width, sharding=sharding)
-    there = to_host(windows)
+    host_windows = to_host(windows)
     sizes = (last - start for start, last in zip(begin, end, strict=True))
-    return [_cut(there, row, slice(count)) for row, count in enumerate(sizes)], seconds
+    return [_cut(host_windows, row, slice(count)) for row, count in enumerate(sizes)], seconds
 
 
 def window(columns: Columns, begin: Int[Array, "b"], *, width: int, sharding: Sharding | None = None) -> Columns:
     """`width` columns of each row from `begin` on; those beyond the last one are the last one's."""
     at = begin[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
 
-    def take(whole: Array) -> Array:
-        places = at if whole.ndim == 2 else at[:, :, None]
-        return jnp.take_along_axis(whole, places, axis=1, mode="clip")
+    def take(values: Array) -> Array:
+        places = at if values.ndim == 2 else at[:, :, None]
+        return jnp.take_along_axis(values, places, axis=1, mode="clip")
 
     return jax.tree.map(take, columns)
 

@@ -72,14 +72,14 @@ class PrefixCache:
     def __init__(self, budget: int):
         self.budget, self.bytes = budget, 0
         self._most, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
-        self._kept, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
+        self._num_added, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
         self._blocks: collections.OrderedDict[bytes, Block] = collections.OrderedDict()  # least recently used first
 
     def find(self, keys: Sequence[bytes]) -> list[Block]:
         """The longest chain of blocks that a prompt with these keys can start from."""
-        found = self._chain(keys)
-        self._use(found)
-        blocks = [self._blocks[key] for key in found]
+        chain = self._chain(keys)
+        self._use(chain)
+        blocks = [self._blocks[key] for key in chain]
         ends = [number for number, block in enumerate(blocks, start=1) if block.state is not None]
         return blocks[: max(ends, default=0)]
 
@@ -89,10 +89,10 @@ class PrefixCache:
 
     def keep(self, keys: Sequence[bytes], block: Block) -> None:
         """Adds the block of the last key, at the end of the chain of the others, and evicts what is too much."""
-        there = self._blocks.get(keys[-1])
-        if there is None or (there.state is None and block.state is not None):
+        cached = self._blocks.get(keys[-1])
+        if cached is None or (cached.state is None and block.state is not None):
             self._blocks[keys[-1]] = block
-            self.bytes += _bytes_of(block) - (0 if there is None else _bytes_of(there))
+            self.bytes += _bytes_of(block) - (0 if cached is None else _bytes_of(cached))
             self._largest = max(self._largest, _bytes_of(block))
             self._grow_back()
         self._use(keys)
@@ -111,7 +111,7 @@ class PrefixCache:
         """
         if "RESOURCE_EXHAUSTED" in str(error) and self.bytes:  # else they had no part in it
             self.budget = min(self.budget, max(self.bytes // 2, self._largest))
-            self._kept, self._patience = 0, 2 * self._patience
+            self._num_added, self._patience = 0, 2 * self._patience
         self.clear()
 
     def _chain(self, keys: Sequence[bytes]) -> list[bytes]:
@@ -120,9 +120,9 @@ class PrefixCache:
 
     def _grow_back(self) -> None:
         """Doubles a budget that was cut, up to what it was, if enough blocks were kept since."""
-        self._kept += 1
-        if self.budget < self._most and self._kept >= self._patience:
-            self.budget, self._kept = min(2 * self.budget, self._most), 0
+        self._num_added += 1
+        if self.budget < self._most and self._num_added >= self._patience:
+            self.budget, self._num_added = min(2 * self.budget, self._most), 0
 
     def _use(self, keys: Sequence[bytes]) -> None:
         """Marks a chain as used, its end first: a block whose predecessor is evicted could not be found."""

@@ -180,8 +180,8 @@ def _make_room() -> None:
     LLVM ends the process when it gets no more.
     """
     global _left
-    most, there = (_count_in(*place) for place in MAPS)
-    if most is None or there is None or there <= max(FULL_SHARE * most, _left + NEW_SHARE * most):
+    most, used = (_count_in(*place) for place in MAPS)
+    if most is None or used is None or used <= max(FULL_SHARE * most, _left + NEW_SHARE * most):
         return
     with _lock:
         _forget(-(-len(_programs) // 2))

@@ -117,7 +117,7 @@ class Scheduler:
         events = self._end_cancelled()
         if not self._decode_next:
             self._decode_next = True
-            self._prefill_whole() if self._chunks is None else self._prefill_chunks(events)
+            self._prefill_at_once() if self._chunks is None else self._prefill_chunks(events)
             events += self._news()
             if events:  # a place that an answer of one token has left is filled first
                 self._decode_next = self._chunks is not None or not self._queue or len(self._running) == self.shape.rows
@@ -209,7 +209,7 @@ class Scheduler:
             result = dataclasses.replace(result, finish_reason=CANCELLED)
         return Event(id, row.request, row.output, result)
 
-    def _prefill_whole(self) -> None:
+    def _prefill_at_once(self) -> None:
         """Prefills the first requests as a batch of their own, and later ones in groups, in the places of others."""
         if self._batch is None and self._queue:
             entries = self._next(self.shape.rows)

@@ -16,7 +16,7 @@ from eagle_jax.requests.request import DUMMY_OPTIONS, Request
 from eagle_jax.requests.results import PromptLogprobs
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.growing_output import pairs_of
-from eagle_jax.scheduling.sizes import chunk_tokens, rows_for, slots_beside
+from eagle_jax.scheduling.sizes import chunk_tokens, rows_for, slots_for_tree
 from eagle_jax.sharding import to_host
 
 
@@ -136,7 +136,7 @@ class Scoring:
 
 
 def _slots(tokens: int) -> int:
-    return slots_beside(0, tokens, tokens, chunk_tokens())
+    return slots_for_tree(0, tokens, tokens, chunk_tokens())
 
 
 def _by_size(model: Model, requests: Sequence[Request]) -> Iterator[list[Request]]:

@@ -20,7 +20,7 @@ def rows_for(model: Model, requests: int) -> int:
     return groups << (-(-requests // groups) - 1).bit_length()
 
 
-def slots_beside(depth: int, prompt: int, tokens: int, chunk: int) -> int:
+def slots_for_tree(depth: int, prompt: int, tokens: int, chunk: int) -> int:
     """`slots_to_hold` beside trees of a depth, with prompts that are read in chunks of `chunk` tokens."""
     return bucket(max(tokens + depth + 1, -(-prompt // chunk) * chunk))
 

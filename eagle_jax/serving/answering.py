@@ -38,9 +38,9 @@ def endpoint(
         try:
             return await answer(request, form, parse)
         except FieldError as error:
-            raise FieldError(form.in_own_names(str(error)), form.in_own_names(error.param)) from None
+            raise FieldError(form.in_request_names(str(error)), form.in_request_names(error.param)) from None
         except Refused as refused:
-            refused.message = form.in_own_names(refused.message)
+            refused.message = form.in_request_names(refused.message)
             raise
 
     return respond
@@ -69,7 +69,7 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
         return EventStream(
             _events(answering, response_format, submitted), submitted.every, limits.answer_seconds, headers
         )
-    results = await _while_there(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
+    results = await _while_connected(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
     # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
     if submitted.scores:
         return Json(await asyncio.to_thread(response_format.content, answering, results), headers=headers)
@@ -101,7 +101,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         with contextlib.suppress(ClientDisconnect):
-            await _while_there(self._write(send), receive, self._tickets, self._seconds)
+            await _while_connected(self._write(send), receive, self._tickets, self._seconds)
 
     async def _write(self, send: Send) -> None:
         async for sent in self._events:
@@ -137,7 +137,9 @@ def _too_busy() -> Refused:
     return Refused(503, message, code="too_busy", headers={"retry-after": "10"})
 
 
-async def _while_there(work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float) -> T:
+async def _while_connected(
+    work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float
+) -> T:
     """Works until it is done or the client is gone; after `seconds` the answers are ended as they are.
 
     Raises:

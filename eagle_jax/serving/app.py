@@ -79,7 +79,7 @@ def create_app(
         CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
     )
     app = Starlette(
-        routes=[*_own_routes(), *routes],
+        routes=[*_api_routes(), *routes],
         # Starlette would answer unexpected errors outside of it, where they are neither numbered nor counted.
         middleware=[
             *([pages] if origins else []),
@@ -93,7 +93,7 @@ def create_app(
     return app
 
 
-def _own_routes() -> list[BaseRoute]:
+def _api_routes() -> list[BaseRoute]:
     return [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),

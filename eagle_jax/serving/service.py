@@ -88,12 +88,12 @@ class Service:
         self.engines, self.limits = dict(engines), limits
         self.ignore_unknown, self.generation_config = ignore_unknown, generation_config
         self.formats = formats or AnswerFormats()
-        for name, format, known in (
+        for name, format, accepted in (
             ("tool_format", self.formats.tools, [*FORMATS]),
             ("reasoning_format", self.formats.reasoning, REASONING_FORMATS),
         ):
-            if format is not None and format not in known:
-                raise ValueError(f"{name}={format!r}; expected one of {', '.join(known)}")
+            if format is not None and format not in accepted:
+                raise ValueError(f"{name}={format!r}; expected one of {', '.join(accepted)}")
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
         self._making = 0  # requests with forms that are being submitted
@@ -161,7 +161,7 @@ class Service:
         submitting = asyncio.ensure_future(
             loop.run_in_executor(self._forms if has_form else None, self._submit, engine, call)
         )
-        submitting.add_done_callback(lambda _: self._made(has_form))
+        submitting.add_done_callback(lambda _: self._form_made(has_form))
         try:
             return await asyncio.shield(submitting)
         except asyncio.CancelledError:  # the thread goes on; nobody waits for what it gets
@@ -179,7 +179,7 @@ class Service:
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
 
-    def _made(self, has_form: bool) -> None:
+    def _form_made(self, has_form: bool) -> None:
         self._making -= has_form
 
     def _submit(self, engine: Engine, call: Call) -> "Submitted":

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eagle_jax.api import Engine, Text
-from eagle_jax.fields import Fields, flag, listed, text, whole
+from eagle_jax.fields import Fields, flag, listed, text, whole_number
 from eagle_jax.protocols.anthropic import counted_call
 from eagle_jax.protocols.calls import LARGEST, chat_of
 from eagle_jax.protocols.messages import messages_of
@@ -32,20 +32,23 @@ async def tokenize(request: Request) -> Response:
     except (ValueError, TypeError) as error:
         raise Refused(400, str(error)) from None
     strings = engine.model.tokenizer.convert_ids_to_tokens(ids) if as_text else None
-    told = {"count": len(ids), "max_model_len": engine.max_tokens, "tokens": ids, "token_strs": strings}
-    return Json(told, headers=headers)
+    body = {"count": len(ids), "max_model_len": engine.max_tokens, "tokens": ids, "token_strs": strings}
+    return Json(body, headers=headers)
 
 
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
     fields, engine = await _asked(request)
     last, tokenizer = engine.model.target.config.vocab_size - 1, engine.model.tokenizer
-    ids = [whole(0, min(last, LARGEST))(f"tokens[{i}]", id_) for i, id_ in enumerate(fields.require("tokens", listed))]
+    ids = [
+        whole_number(0, min(last, LARGEST))(f"tokens[{i}]", id_)
+        for i, id_ in enumerate(fields.require("tokens", listed))
+    ]
     headers = ignored_header(fields.end())
     if tokenizer is None:
         raise Refused(400, "the model's folder holds no tokenizer, and tokens have no text without one")
-    told = await asyncio.to_thread(tokenizer.decode, ids, clean_up_tokenization_spaces=False)
-    return Json({"prompt": told}, headers=headers)
+    prompt = await asyncio.to_thread(tokenizer.decode, ids, clean_up_tokenization_spaces=False)
+    return Json({"prompt": prompt}, headers=headers)
 
 
 async def count_tokens(request: Request) -> Response:

@@ -140,8 +140,8 @@ def _widths(config: LlamaConfig) -> list[int]:
     """Of what is in the place of the MLP, and of what is beside it."""
     if config.experts is None:
         return [config.intermediate_size]
-    beside = [config.intermediate_size] if config.experts.beside_mlp else []
-    return [config.experts.moe_intermediate_size, *beside]
+    parallel = [config.intermediate_size] if config.experts.parallel_mlp else []
+    return [config.experts.moe_intermediate_size, *parallel]
 
 
 def _key_value_heads(config: LlamaConfig) -> list[int]:

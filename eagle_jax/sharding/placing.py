@@ -28,8 +28,8 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
 
     def place(path: str, value: np.ndarray) -> jax.Array:
         if is_key_or_value(path, config.qk_norm_over == "projection") and not path.endswith("/order"):
-            own = layer_of(path, config)
-            value = with_repeated_heads(value, repeats(own, sharding.sizes), own.head_dim)
+            layer_config = layer_of(path, config)
+            value = with_repeated_heads(value, repeats(layer_config, sharding.sizes), layer_config.head_dim)
         where = sharding.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
 
@@ -69,10 +69,10 @@ def place_all(params: Tree, place: Place) -> Tree:
 
 def to_host(tree: Any) -> Any:
     """Values as numpy arrays, on every process; what another process holds is fetched from there."""
-    whole = jax.process_count() == 1 or all(
+    is_local = jax.process_count() == 1 or all(
         leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree)
     )
-    return jax.tree.map(np.asarray, tree if whole else _gathered(tree))
+    return jax.tree.map(np.asarray, tree if is_local else _gathered(tree))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -111,10 +111,10 @@ def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
 def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
     """Memory that arrays, or their shapes, take on each device."""
 
-    def held(path: str, leaf: Any) -> int:
+    def leaf_bytes(path: str, leaf: Any) -> int:
         return per_device(spec_of(rules, path), leaf.shape, sizes) * jax.dtypes.itemsize_bits(leaf.dtype) // 8
 
-    return sum(jax.tree.leaves(map_paths(held, tree)))
+    return sum(jax.tree.leaves(map_paths(leaf_bytes, tree)))
 
 
 def axes_of(axes: Any) -> tuple[str, ...]:

@@ -86,8 +86,8 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
         values, pick = jax.lax.top_k(values, k)
         return values, jnp.take_along_axis(ids, pick, axis=-1)
 
-    whole = fitting(P(DATA), values.shape, sharding.sizes)
-    return jax.shard_map(best_of_all, mesh=sharding.mesh, in_specs=spec, out_specs=whole, check_vma=False)(values)
+    out_specs = fitting(P(DATA), values.shape, sharding.sizes)
+    return jax.shard_map(best_of_all, mesh=sharding.mesh, in_specs=spec, out_specs=out_specs, check_vma=False)(values)
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:

@@ -107,15 +107,17 @@ class _Subsets:
         return frozenset().union(*(self._closures.get(state) or self._close(state) for state in states))
 
     def _close(self, state: int) -> frozenset[int]:
-        found, open_ = {state}, [state]
+        reached, open_ = {state}, [state]
         while open_:
             for other in self._builder.skips[open_.pop()]:
-                if other not in found:
-                    found.add(other)
+                if other not in reached:
+                    reached.add(other)
                     open_.append(other)
-        kept = frozenset(one for one in found if one == self._end or self._builder.edges[one] or self._in_block(one))
-        self._closures[state] = kept
-        return kept
+        closure = frozenset(
+            one for one in reached if one == self._end or self._builder.edges[one] or self._in_block(one)
+        )
+        self._closures[state] = closure
+        return closure
 
     def _in_block(self, state: int) -> bool:
         block = self._builder.block_of[state]

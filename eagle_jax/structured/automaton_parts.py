@@ -44,9 +44,9 @@ def either(*parts: Part) -> Part:
     def add(builder, start):
         end = builder.state()
         for part in parts:
-            own = builder.state()
-            builder.skips[start].append(own)
-            builder.skips[part(builder, own)].append(end)
+            branch = builder.state()
+            builder.skips[start].append(branch)
+            builder.skips[part(builder, branch)].append(end)
         return end
 
     return add
@@ -136,12 +136,12 @@ def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> 
     return add
 
 
-def automaton(made: ByteAutomaton) -> Part:
+def automaton(dfa: ByteAutomaton) -> Part:
     """The texts of an automaton."""
 
     def add(builder, start):
         end = builder.state()
-        builder.skips[start].append(builder.block(made, end))
+        builder.skips[start].append(builder.block(dfa, end))
         return end
 
     return add

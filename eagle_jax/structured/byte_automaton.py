@@ -46,7 +46,7 @@ class ByteAutomaton:
 
 
 @functools.lru_cache(maxsize=256)
-def own_automaton(regex: str) -> ByteAutomaton:
+def cached_automaton(regex: str) -> ByteAutomaton:
     """The automaton of an expression of this package; it is kept."""
     return regex_automaton(regex)
 
@@ -156,9 +156,9 @@ def intersection(one: ByteAutomaton, other: ByteAutomaton, what: str, *, without
     theirs.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
 
     def steps(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
-        for low, high, to, beside in zip(lows.tolist(), highs, mine[pair[0]], theirs[pair[1]], strict=True):
-            if to >= 0 and (beside >= 0 or without):
-                yield low, high, (to, beside)
+        for low, high, to, other in zip(lows.tolist(), highs, mine[pair[0]], theirs[pair[1]], strict=True):
+            if to >= 0 and (other >= 0 or without):
+                yield low, high, (to, other)
 
     def is_final(pair: tuple[int, int]) -> bool:
         in_other = pair[1] >= 0 and bool(other.final[pair[1]])
@@ -265,26 +265,26 @@ def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -
 
 
 def _split(
-    whole: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
+    group: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
 ) -> list[list[int]]:
     """The parts that leave a group: all but the largest. States that `parts` does not hold lead to the same groups."""
     looked_at = {state for part in parts.values() for state in part}
-    if len(looked_at) < len(whole):
-        like = signature(next(state for state in whole if state not in looked_at))
-        rest = len(whole) - len(looked_at) + len(parts.get(like, ()))
+    if len(looked_at) < len(group):
+        like = signature(next(state for state in group if state not in looked_at))
+        rest = len(group) - len(looked_at) + len(parts.get(like, ()))
         if rest >= max(map(len, parts.values())):
             return [part for other, part in parts.items() if other != like]
-        parts.setdefault(like, []).extend(whole - looked_at)
+        parts.setdefault(like, []).extend(group - looked_at)
     largest = max(parts, key=lambda other: len(parts[other]))
     return [part for other, part in parts.items() if other != largest]
 
 
 def _reachable(following: Int[np.ndarray, "s c"], start: int) -> list[int]:
     """States that can be reached, the first one first."""
-    order, known, rows = [start], {start, -1}, following.tolist()
+    order, reached, rows = [start], {start, -1}, following.tolist()
     for state in order:
         for to in rows[state]:
-            if to not in known:
-                known.add(to)
+            if to not in reached:
+                reached.add(to)
                 order.append(to)
     return order

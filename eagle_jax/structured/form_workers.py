@@ -60,9 +60,9 @@ class _Worker:
 
     def ask(self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], seconds: float) -> None:
         assert self._process.stdin is not None
-        known, self._tokens = self._tokens is tokens, tokens
+        is_same, self._tokens = self._tokens is tokens, tokens
         with contextlib.suppress(OSError):  # it has ended, as the answer will say
-            pickle.dump((form, None if known else tokens, tuple(stop_ids), seconds), self._process.stdin)
+            pickle.dump((form, None if is_same else tokens, tuple(stop_ids), seconds), self._process.stdin)
             self._process.stdin.flush()
 
     def answer(self, seconds: float) -> object:
@@ -128,21 +128,21 @@ class _Lane:
     @contextlib.contextmanager
     def _turn(self, stopping: threading.Event) -> Iterator[None]:
         """Waits for the process and has it for the block."""
-        own = object()
+        turn = object()
         with self._changed:
             if len(self._queue) > self._most_waiting:
                 raise FormsBusy(f"{self._most_waiting} other forms of answers wait to be made; ask again later")
-            self._queue.append(own)
+            self._queue.append(turn)
         try:
             with self._changed:
-                while self._queue[0] is not own:
+                while self._queue[0] is not turn:
                     self._changed.wait(POLL)
                     if stopping.is_set():
                         raise FormsStopped(STOPPED)
             yield
         finally:
             with self._changed:
-                self._queue.remove(own)
+                self._queue.remove(turn)
                 self._changed.notify_all()
 
 

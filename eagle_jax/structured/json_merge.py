@@ -8,10 +8,10 @@ from typing import Any
 
 from eagle_jax.structured.json_keywords import TYPES, types
 
-Said = dict[str, Any]
+Keywords = dict[str, Any]
 
 
-def merged(one: Said, other: Said, where: str) -> Said:
+def merged(one: Keywords, other: Keywords, where: str) -> Keywords:
     """The keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
 
     Raises:
@@ -39,7 +39,7 @@ def merged(one: Said, other: Said, where: str) -> Said:
     return both
 
 
-def _closed(one: Said, other: Said) -> Said:
+def _closed(one: Keywords, other: Keywords) -> Keywords:
     """A schema whose properties also have to be what another schema says of those that it does not name."""
     extra, named = other.get("additionalProperties", True), other.get("properties", {})
     properties = one.get("properties")

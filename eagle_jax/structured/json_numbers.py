@@ -59,7 +59,7 @@ class _Digits(NamedTuple):
     is_zero: bool = False
 
 
-def numbers(low: Bound | None, high: Bound | None, *, whole: bool, multiple: Fraction | None = None) -> Part | None:
+def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: Fraction | None = None) -> Part | None:
     """The numbers of a range without exponents, whole ones or all; None if there are none.
 
     Args:
@@ -71,11 +71,11 @@ def numbers(low: Bound | None, high: Bound | None, *, whole: bool, multiple: Fra
     """
     signs = []
     if low is None or low.value < 0:
-        least = _larger(Bound(Decimal(int(whole))), None if high is None else high.negated())  # there is no -0
-        signs.append((literal("-"), _magnitudes(least, None if low is None else low.negated(), whole, multiple)))
+        least = _larger(Bound(Decimal(int(integers))), None if high is None else high.negated())  # there is no -0
+        signs.append((literal("-"), _magnitudes(least, None if low is None else low.negated(), integers, multiple)))
     if high is None or high.value >= 0:
-        signs.append((literal(""), _magnitudes(_larger(Bound(Decimal(0)), low), high, whole, multiple)))
-    parts = [sequence(sign, automaton(made)) for sign, made in signs if made.final.any()]
+        signs.append((literal(""), _magnitudes(_larger(Bound(Decimal(0)), low), high, integers, multiple)))
+    parts = [sequence(sign, automaton(magnitudes)) for sign, magnitudes in signs if magnitudes.final.any()]
     return either(*parts) if parts else None
 
 
@@ -87,9 +87,9 @@ def _larger(one: Bound, other: Bound | None) -> Bound:
 
 
 @functools.lru_cache(maxsize=256)
-def _magnitudes(low: Bound, high: Bound | None, whole: bool, multiple: Fraction | None) -> ByteAutomaton:
+def _magnitudes(low: Bound, high: Bound | None, integers: bool, multiple: Fraction | None) -> ByteAutomaton:
     """Numbers from `low` >= 0 to `high` without a sign and without leading zeros."""
-    places = 0 if whole else None if multiple is None else _places(multiple)
+    places = 0 if integers else None if multiple is None else _places(multiple)
     modulus = 1 if multiple is None else int(multiple * 10 ** (places or 0))
     rules = _Rules(low, high, places, modulus)
     return explored(_Digits(), rules.steps, rules.is_final, "numbers with these bounds and multipleOf")

@@ -8,38 +8,38 @@ from urllib.parse import unquote
 from eagle_jax.structured.json_keywords import TYPES, entries, guessed_types
 
 
-def found_at(root: Any, ref: str) -> Any:
+def resolve_pointer(root: Any, ref: str) -> Any:
     """The place in a schema that a JSON pointer names; None if there is none."""
-    found = root
+    node = root
     for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.removeprefix("#").split("/")[1:]):
-        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
-        elif isinstance(found, Mapping) and part in found:
-            found = found[part]
+        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, Mapping) and part in node:
+            node = node[part]
         else:
             return None
-    return found
+    return node
 
 
-def exclude_each_other(schemas: list[Any], beside: Mapping[str, Any], root: Any) -> bool:
+def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any) -> bool:
     """Whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires what
     another one does not allow or, as answers have no other properties than a schema names, never has.
 
     Args:
-        beside: what holds for all of them.
+        common: what holds for all of them.
     """
-    opened = [_opened(schema, beside, root) for schema in schemas]
+    opened = [_opened(schema, common, root) for schema in schemas]
     return all(_exclude(one, other, root) for one, other in itertools.combinations(opened, 2))
 
 
-def _opened(schema: Any, beside: Mapping[str, Any], root: Any) -> Any:
+def _opened(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
     """A schema with what it refers to, as far as that can be told, and with what stands beside it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
             return schema
         inner = schema.get("allOf")
         if isinstance(schema.get("$ref"), str):
-            target = found_at(root, schema["$ref"])
+            target = resolve_pointer(root, schema["$ref"])
         elif isinstance(inner, list) and len(inner) == 1:
             target = inner[0]
         else:
@@ -48,10 +48,10 @@ def _opened(schema: Any, beside: Mapping[str, Any], root: Any) -> Any:
         schema = {**target, **rest} if isinstance(target, Mapping) else target
     if not isinstance(schema, Mapping):
         return schema
-    named = [entries(one, "properties", dict, "oneOf") for one in (beside, schema)]
-    required = [entries(one, "required", list, "oneOf") for one in (beside, schema)]
+    named = [entries(one, "properties", dict, "oneOf") for one in (common, schema)]
+    required = [entries(one, "required", list, "oneOf") for one in (common, schema)]
     joined = {"properties": {**named[0], **named[1]}, "required": [*required[0], *required[1]]}
-    return {**beside, **schema, **{name: value for name, value in joined.items() if value}}
+    return {**common, **schema, **{name: value for name, value in joined.items() if value}}
 
 
 def _exclude(one: Any, other: Any, root: Any) -> bool:

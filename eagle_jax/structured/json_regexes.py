@@ -69,13 +69,13 @@ def alternatives(pattern: str) -> list[Alternative]:
 
 def _split(pattern: str) -> list[str]:
     """What stands between the `|` of a pattern that are in no group."""
-    found, begin, place = [], 0, 0
+    parts, begin, place = [], 0, 0
     while place < len(pattern):
         if pattern[place] == "|":
-            found.append(pattern[begin:place])
+            parts.append(pattern[begin:place])
             begin = place + 1
         place = _end_of_group(pattern, place) if pattern[place] == "(" else place + _size(pattern, place)
-    return [*found, pattern[begin:]]
+    return [*parts, pattern[begin:]]
 
 
 def _alternative(pattern: str) -> Alternative:
@@ -164,7 +164,7 @@ def _class(body: str, place: int) -> tuple[int, str]:
     inside = inside.removeprefix("^")
     if end >= len(body) or not inside:
         raise ValueError("has brackets that are empty or not closed")
-    items = re.sub(r"\\([dws])", lambda found: _CLASSES[found[1]], inside)
+    items = re.sub(r"\\([dws])", lambda match: _CLASSES[match[1]], inside)
     rest = re.sub(r"\\[^a-zA-Z0-9\"\\]", "", items)
     if not negated and ('"' in rest or "\\" in rest):
         raise ValueError(f"has [{inside}]; expected no quotes, backslashes and other escapes in brackets")

@@ -98,8 +98,8 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
     if kind not in ("text", "json_object", "json_schema"):
         raise ValueError(f"response_format={json.dumps(value)[:60]}; {expected}")
     inner = value.get("json_schema", {}) if kind == "json_schema" else {}
-    known = {"schema", "name", "description", "strict"}
-    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - known:
+    accepted = {"schema", "name", "description", "strict"}
+    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - accepted:
         raise ValueError(f"response_format has other fields than are known; {expected}")
     if kind != "json_schema":
         return ANY_OBJECT if kind == "json_object" else None
@@ -108,12 +108,12 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
     return schema_at("response_format.json_schema.schema", inner["schema"])
 
 
-class _Kept:
+class _AutomatonCache:
     """Automata of earlier requests, by what they are of; the one that was used last is the last."""
 
     def __init__(self) -> None:
         # with the tokenizer, whose identity is part of the key and must not pass to another one
-        self._made: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
+        self._entries: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
         self._making: dict[Any, concurrent.futures.Future[None]] = {}
         self._lock = threading.Lock()
 
@@ -127,9 +127,9 @@ class _Kept:
         """
         while True:
             with self._lock:
-                if key in self._made:
-                    self._made.move_to_end(key)
-                    return self._made[key][0], True
+                if key in self._entries:
+                    self._entries.move_to_end(key)
+                    return self._entries[key][0], True
                 other = self._making.get(key)
                 if other is None:
                     mine = self._making[key] = concurrent.futures.Future()
@@ -146,7 +146,7 @@ class _Kept:
         self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, mine: concurrent.futures.Future[None]
     ) -> TokenAutomaton:
         try:
-            made = make()
+            automaton = make()
         except BaseException as error:
             with self._lock:
                 del self._making[key]
@@ -154,14 +154,14 @@ class _Kept:
             raise
         with self._lock:
             del self._making[key]
-            self._made[key] = made, tokenizer
-            while len(self._made) > 1 and sum(one.nbytes for one, _ in self._made.values()) > KEPT:
-                self._made.popitem(last=False)
+            self._entries[key] = automaton, tokenizer
+            while len(self._entries) > 1 and sum(one.nbytes for one, _ in self._entries.values()) > KEPT:
+                self._entries.popitem(last=False)
         mine.set_result(None)
-        return made
+        return automaton
 
 
-_kept = _Kept()
+_cache = _AutomatonCache()
 _workers = FormWorkers()
 
 
@@ -191,10 +191,10 @@ def make_automaton(
     form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
     key = id(tokenizer), vocab_size, tuple(stop_ids), form
     start, until = time.perf_counter(), stopping or threading.Event()
-    made, was_kept = _kept.get(
+    automaton, is_cached = _cache.get(
         key, lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, until), tokenizer, until
     )
-    return CompiledAutomaton(made, 0.0 if was_kept else time.perf_counter() - start)
+    return CompiledAutomaton(automaton, 0.0 if is_cached else time.perf_counter() - start)
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:

@@ -81,10 +81,10 @@ def _over_tokens(
 
     def follow(column: int, byte: int) -> int:
         further = steps[byte].take(columns[column])
-        after[column, byte] = found = number.setdefault(further.tobytes(), len(columns))
-        if found == len(columns):
+        after[column, byte] = index = number.setdefault(further.tobytes(), len(columns))
+        if index == len(columns):
             columns.append(further)
-        return found
+        return index
 
     of_token = np.zeros(len(tokens), np.int64)
     of_word: dict[bytes, int] = {b"": 0}

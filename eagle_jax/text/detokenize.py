@@ -29,7 +29,7 @@ def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
     """
     if tokenizer is None:
         return ""
-    return _decode(tokenizer, _whole_characters([*_spoken(tokenizer, token_ids)], _byte_tokens(tokenizer)))
+    return _decode(tokenizer, _complete_characters([*_spoken(tokenizer, token_ids)], _byte_tokens(tokenizer)))
 
 
 def settled(text: str, stop: Sequence[str]) -> str:
@@ -39,13 +39,13 @@ def settled(text: str, stop: Sequence[str]) -> str:
     back.
     """
     text = text.rstrip(INCOMPLETE)
-    held = len(text)  # from where on it is held back
+    end = len(text)  # from where on it is held back
     for string in stop:
-        place = text.find(string[:1], max(len(text) - len(string) + 1, 0), held)
+        place = text.find(string[:1], max(len(text) - len(string) + 1, 0), end)
         while place >= 0 and not string.startswith(text[place:]):
-            place = text.find(string[:1], place + 1, held)
-        held = place if place >= 0 else held
-    return text[:held]
+            place = text.find(string[:1], place + 1, end)
+        end = place if place >= 0 else end
+    return text[:end]
 
 
 def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class IncrementalDetokenizer:
         """Characters that are whole with these tokens."""
         self._window = [*self._window, *_spoken(self._tokenizer, token_ids)]
         self._text = decode(self._tokenizer, self._window)
-        new = self._whole(self._text)
+        new = self._complete_text(self._text)
         if new:
             self._open, self._emitted = "", len(self._text.rstrip(INCOMPLETE))
         if len(self._window) > 2 * CONTEXT and (not self._open or len(self._window) > 2 * MOST_CONTEXT):
@@ -103,14 +103,14 @@ class IncrementalDetokenizer:
 
     def would_add(self, token_id: int) -> str:
         """What `add` would return, of a token that is not taken."""
-        return self._whole(decode(self._tokenizer, [*self._window, token_id]))
+        return self._complete_text(decode(self._tokenizer, [*self._window, token_id]))
 
     @property
     def rest(self) -> str:
         """What a text that ends here has beyond what was returned: U+FFFD for a character that is not whole."""
         return self._from(self._begin(self._text), self._text)
 
-    def _whole(self, text: str) -> str:
+    def _complete_text(self, text: str) -> str:
         """What of the window's text was not returned, up to its last whole character."""
         begin, settled = self._begin(text), text.rstrip(INCOMPLETE)
         return self._from(begin, settled) if len(settled) > max(begin, 0) else ""
@@ -147,11 +147,11 @@ class AnswerText:
             return
         new, before = token_ids[self._tokens :], copy.copy(self._detokenizer)
         added = self._detokenizer.extend(new)
-        if self._found(added) is not None:
+        if self._first_stop(added) is not None:
             self._detokenizer = before
             for self._tokens, token in enumerate(new, start=self._tokens + 1):
                 added = self._detokenizer.add(token)
-                if (place := self._found(added)) is not None:
+                if (place := self._first_stop(added)) is not None:
                     self.stop_hit = StopHit("".join([*self._pieces, added])[:place], self._tokens)
                     return
                 self._append(added)
@@ -168,7 +168,7 @@ class AnswerText:
         self._length += len(added)
         self._end = (self._end + added)[-self._overlap :] if self._overlap else ""
 
-    def _found(self, added: str) -> int | None:
+    def _first_stop(self, added: str) -> int | None:
         """Where the first stop string begins that ends in `added`."""
         begin, searched = self._length - len(self._end), self._end + added
         return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
@@ -224,7 +224,7 @@ def _byte_tokens(tokenizer: Any) -> ByteTokens:
     return ByteTokens({token: byte for byte, token in token_of.items()}, token_of)
 
 
-def _whole_characters(token_ids: Sequence[int], byte_tokens: ByteTokens) -> list[int]:
+def _complete_characters(token_ids: Sequence[int], byte_tokens: ByteTokens) -> list[int]:
     """The tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
 
     Llama 2's tokenizer spells rare characters with byte tokens, and of a run that ends within a character it decodes

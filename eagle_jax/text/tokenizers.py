@@ -43,9 +43,9 @@ def tokenizer_in(folder: Path) -> Any:
         logging.set_verbosity(verbosity)
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
         raise ValueError(f"the tokenizer in {folder} has special tokens alone; copy or download its files again")
-    beside = folder / "chat_template.json"  # where processors keep it
-    if not getattr(tokenizer, "chat_template", None) and beside.exists():
-        tokenizer.chat_template = read_json(beside).get("chat_template")
+    template_file = folder / "chat_template.json"  # where processors keep it
+    if not getattr(tokenizer, "chat_template", None) and template_file.exists():
+        tokenizer.chat_template = read_json(template_file).get("chat_template")
     return _quiet(tokenizer)
 
 
@@ -105,15 +105,15 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
-def refuse_other_tokenizer(own: Any, other: Any, whose: str) -> None:
+def refuse_other_tokenizer(target: Any, other: Any, whose: str) -> None:
     """Refuses what speaks of other tokens than the target; where one of the two has no tokenizer, nobody can tell.
 
     Raises:
         ValueError: `other` gives a token another id, or has other tokens.
     """
-    if own is None or other is None:
+    if target is None or other is None:
         return
-    mine, theirs = own.get_vocab(), other.get_vocab()
+    mine, theirs = target.get_vocab(), other.get_vocab()
     if mine == theirs:
         return
     different = sum(mine.get(token) != id_ for token, id_ in theirs.items()) + len(mine.keys() - theirs.keys())

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
-from eagle_jax.training.edges_loss import choices, confidence_loss, logits_given_text, selector_loss
+from eagle_jax.training.edges_loss import choices, confidence_loss, selector_loss, teacher_forced_logits
 from eagle_jax.training.loss_parts import (
     Parts,
     Report,
@@ -92,7 +92,7 @@ def _of_blocks(
     objective: Objective,
 ) -> tuple[Float[Array, ""], Report]:
     """The loss of slots, given the text's tokens before them and what the target says there."""
-    logits, drafted = logits_given_text(head, slots, previous), mask & (truth.following >= 0)
+    logits, drafted = teacher_forced_logits(head, slots, previous), mask & (truth.following >= 0)
     others: dict[str, tuple[Array, Array]] = {}  # losses beside those on the distribution, and the slots they are of
     if head.config.confidence is not None:
         others["confidence"] = confidence_loss(head, slots, previous, overlap(logits, truth)), mask
@@ -104,8 +104,8 @@ def _of_blocks(
 
     def part(k: int) -> Parts:
         true = jax.tree.map(lambda part: part[:, :, k], truth)
-        own = parts_of(head, logits[:, :, k], None, true, mask[..., k], objective)
-        return own | {name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in others.items()}
+        main_losses = parts_of(head, logits[:, :, k], None, true, mask[..., k], objective)
+        return main_losses | {name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in others.items()}
 
     parts = [part(k) for k in range(mask.shape[2])]
     if objective.position_weights == "decay":
@@ -145,5 +145,5 @@ def choose_anchors(
 def _answered(answer: Bool[Array, "b n"], at: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
     """Whether the token there and all before it in its block belong to the answer."""
     slots = answer.shape[1]
-    there = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
-    return jnp.cumprod(there & (at < slots), axis=2).astype(bool)
+    is_answer = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
+    return jnp.cumprod(is_answer & (at < slots), axis=2).astype(bool)

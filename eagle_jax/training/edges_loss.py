@@ -17,7 +17,7 @@ from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.sharding import argmax
 
 
-def logits_given_text(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
+def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
     """The slots' logits below the tokens of the text before them (target ids); without a Markov head as they are."""
     if head.config.markov is None:
         return slots.logits
@@ -61,8 +61,8 @@ def selector_loss(
     candidates = jnp.concatenate([candidates[..., :-1], last[..., None]], axis=-1)
     state = head.path_state(previous.shape, slots.out.dtype)
     logits, _ = head.edge_logits(slots, previous, state, candidates)
-    own = jnp.sum(jnp.where(candidates == following[..., None], logits, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - own, present
+    true_logit = jnp.sum(jnp.where(candidates == following[..., None], logits, 0.0), axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - true_logit, present
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:

@@ -184,10 +184,10 @@ def digest(target: LM, sizes: LlamaConfig) -> int:
     """
 
     def one(path: Any, weight: Array) -> UInt[Array, ""]:
-        own, wide = (layer_of(_named(path), config) for config in (sizes, target.config))
-        times = wide.num_key_value_heads // own.num_key_value_heads
+        layer_config, target_layer = (layer_of(_named(path), config) for config in (sizes, target.config))
+        times = target_layer.num_key_value_heads // layer_config.num_key_value_heads
         if times > 1 and is_key_or_value(_named(path), sizes.qk_norm_over == "projection"):
-            weight = weight.reshape(-1, times, own.head_dim, *weight.shape[1:])[:, 0]
+            weight = weight.reshape(-1, times, layer_config.head_dim, *weight.shape[1:])[:, 0]
         return _hash_of_bits(weight)
 
     parts = jax.jit(lambda params: jax.tree_util.tree_map_with_path(one, params))(target.params)
@@ -224,8 +224,8 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
     """Sees that what is in the folder is of the same kind, and which files are not there yet."""
     index_path = files.folder / INDEX
     files.folder.mkdir(parents=True, exist_ok=True)
-    there = _read_index(index_path) if index_path.exists() else index
-    check_same_settings(files.folder, there, index, "name another features.folder, or remove it", index)
+    stored_index = _read_index(index_path) if index_path.exists() else index
+    check_same_settings(files.folder, stored_index, index, "name another features.folder, or remove it", index)
     missing = files.missing
     for part in files.folder.glob(f"*{PART}"):  # as a kill leaves it; another run's is younger
         if time.time() - part.stat().st_mtime > STALE_SECONDS:

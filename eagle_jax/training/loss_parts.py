@@ -120,8 +120,8 @@ def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, 
 def text_cross_entropy(logits: Float[Array, "*rows d"], following: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Cross-entropy of the token that follows, in nats; where the head does not draft it (-1), a number of no use."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    own = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(own, axis=-1)
+    true_logits = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(true_logits, axis=-1)
 
 
 def d_pace_weights(

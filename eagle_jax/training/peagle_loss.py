@@ -88,10 +88,10 @@ def peagle_loss(
     for depth, size in enumerate(sample.sizes):
         rows = slice(first, first + size)
         at, first = sample.anchor[:, rows] + depth, first + size
-        there = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
-        mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), there, axis=1)
+        clipped = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
+        mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), clipped, axis=1)
         part = functools.partial(_part, head, target, objective=objective)
-        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, there, mask))
+        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, clipped, mask))
         counts.append(jnp.sum(mask).astype(jnp.float32))
     return weighted(parts, objective, jnp.stack(counts))
 
@@ -99,8 +99,8 @@ def peagle_loss(
 def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, key: jax.Array) -> Sample:
     """The rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
     batch, slots = answer.shape[0], answer.shape[1] - 1
-    anchors, found = choose_anchors(answer[:, 1:], objective.anchors, key)
-    rank, count = jnp.arange(anchors.shape[1]), jnp.sum(found, axis=1)[:, None].astype(jnp.float32)
+    anchors, is_anchor = choose_anchors(answer[:, 1:], objective.anchors, key)
+    rank, count = jnp.arange(anchors.shape[1]), jnp.sum(is_anchor, axis=1)[:, None].astype(jnp.float32)
     text = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
     sizes, columns, chosen = [slots], [text], [jnp.ones((batch, slots), bool)]
     for depth in range(1, steps):
@@ -136,8 +136,8 @@ def _part(
 ) -> Parts:
     """One depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
 
-    def there(values: Array) -> Array:
+    def rows_at(values: Array) -> Array:
         return jax.vmap(lambda row, index: row[index])(values, at)
 
     logits = head.logits(target, out.astype(jnp.float32))
-    return parts_of(head, logits, None, jax.tree.map(there, truth), mask, objective)
+    return parts_of(head, logits, None, jax.tree.map(rows_at, truth), mask, objective)

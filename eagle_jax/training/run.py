@@ -180,11 +180,11 @@ def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
     if not path.exists():  # begun by an earlier version
         return
     try:
-        there = dict(json.loads(path.read_bytes()))
+        stored = dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, if target and text are those of the run") from None
     # a target in another dtype, as another machine may compute in, cannot be compared
-    check_same_settings(folder, there, sources, ELSEWHERE, [name for name in sources if name in there])
+    check_same_settings(folder, stored, sources, ELSEWHERE, [name for name in sources if name in stored])
 
 
 def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:

@@ -160,11 +160,11 @@ def _loss(
 ) -> tuple[Array, Report]:
     """The loss of a head with these weights, computed in the target's dtype."""
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
-    whole = dataclasses.replace(head, params=rounded)
+    rounded_head = dataclasses.replace(head, params=rounded)
     if features is None:  # behind the barrier it is computed as it is for files, to the bit
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
     loss = HEAD_KINDS[head.kind].get("loss")
-    return loss(whole, target, tokens, answer, features, key, objective, remat=remat)
+    return loss(rounded_head, target, tokens, answer, features, key, objective, remat=remat)
 
 
 @functools.cache

@@ -18,12 +18,12 @@ class Guessed:
     tokens: Sequence[int]
     parents: Sequence[int]
 
-    def found_by(self, steps: int, width: int) -> list[int]:
+    def grown_nodes(self, steps: int, width: int) -> list[int]:
         """The nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
         depth, level_rank = {0: 0}, {0: 0}  # of nodes that it finds; the rank is that among all of one depth
         num_children: collections.Counter[int] = collections.Counter()
         num_at_depth: collections.Counter[int] = collections.Counter()
-        found = []
+        nodes = []
         for node, parent in enumerate(self.parents[1:], start=1):
             child_rank = num_children[parent]
             num_children[parent] += 1
@@ -33,8 +33,8 @@ class Guessed:
             depth[node] = depth[parent] + 1
             level_rank[node] = num_at_depth[depth[node]]
             num_at_depth[depth[node]] += 1
-            found.append(node)
-        return found
+            nodes.append(node)
+        return nodes
 
     def nodes_needed(self, following: Sequence[int], steps: int, width: int) -> list[int]:
         """How many nodes that tree has to keep, root included, for the path of `following` to reach each depth, as far
@@ -42,7 +42,7 @@ class Guessed:
         """
         needed: list[int] = []
         last = 0  # node of the path
-        for size, node in enumerate(self.found_by(steps, width), start=2):
+        for size, node in enumerate(self.grown_nodes(steps, width), start=2):
             depth = len(needed)
             if depth < len(following) and self.parents[node] == last and self.tokens[node] == following[depth]:
                 needed.append(size)

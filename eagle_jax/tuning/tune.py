@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import jax
 
 from eagle_jax.chat.prompts import Prompt
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
-from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_whole
+from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_answers
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
 from eagle_jax.methods.registry import TUNED, default_tree, drafter_for, method_of
@@ -105,7 +105,7 @@ def tune(
         if name == "none":
             raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
         raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {names}')
-    sizes = sorted({rows_for(model, whole("batch size", size, 1)) for size in batch_sizes})
+    sizes = sorted({rows_for(model, whole_number("batch size", size, 1)) for size in batch_sizes})
     if not sizes:
         raise ValueError("no batch sizes; give at least one, such as 1")
     if prompts is None and model.tokenizer is None:
@@ -142,14 +142,14 @@ def _tune(
         default = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by default where there is room, is none that a finding holds
         trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]
-        whole_answers: dict[DynamicTree | None, Drafter] = {None: Plain()}
-        whole_answers |= {tree: drafter_with(model, name, tree) for tree in trees}
-        runs = [time_whole(start, whole_answers, advance)]
+        drafters: dict[DynamicTree | None, Drafter] = {None: Plain()}
+        drafters |= {tree: drafter_with(model, name, tree) for tree in trees}
+        runs = [time_answers(start, drafters, advance)]
         for batch in batches[1:]:
             start.batch.free()  # there may be no room for its caches beside the next one's
             start = Start(endless, largest, batch, others=requests)
-            runs.append(time_whole(start, whole_answers))
-        measured = {tree: _together(run[tree] for run in runs) for tree in whole_answers}
+            runs.append(time_answers(start, drafters))
+        measured = {tree: _together(run[tree] for run in runs) for tree in drafters}
         tree = fastest(measured)
         where, fingerprint, mesh, _ = place(model, name)
         budget = Budget(

@@ -93,8 +93,8 @@ def family_of(config: LlamaConfig) -> str:
         wrong = len(_differences(config, _entries(config, name)))
         if not wrong:
             return name
-        own = sum(getattr(config, key) == value for key, value in family.always.items())
-        distances[name] = wrong, (family.experts is None) != (config.experts is None), -own
+        num_matching = sum(getattr(config, key) == value for key, value in family.always.items())
+        distances[name] = wrong, (family.experts is None) != (config.experts is None), -num_matching
     return min(distances, key=distances.__getitem__)
 
 

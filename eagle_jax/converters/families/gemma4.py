@@ -78,7 +78,7 @@ def experts(stated: Stated) -> Experts | None:
         num_experts_per_tok=integer(stated, "top_k_experts"),
         moe_intermediate_size=integer(stated, "moe_intermediate_size"),
         norm_topk_prob=True,
-        beside_mlp=True,
+        parallel_mlp=True,
         router_scale=True,
         expert_scale=True,
     )
@@ -157,22 +157,22 @@ def _heads(stated: Stated, full: tuple[int, ...]) -> dict[str, Any]:
     """Size and number of heads in layers without a window, in the spelling of published files, or layer by layer, as
     transformers writes them.
     """
-    own = {key: integer(stated, key) for key in ("head_dim", "num_key_value_heads")}
+    windowed = {key: integer(stated, key) for key in ("head_dim", "num_key_value_heads")}
     layers = stated.get("per_layer_config")
     if layers is None:
         heads = stated.get("num_global_key_value_heads") if flag(stated, "attention_k_eq_v", False) else None
         kv = {} if heads is None else {"num_key_value_heads": integer(stated, "num_global_key_value_heads")}
-        return own | {"head_dim": integer(stated, "global_head_dim")} | kv
+        return windowed | {"head_dim": integer(stated, "global_head_dim")} | kv
     changes = layers.values() if isinstance(layers, Mapping) else [None]
-    if not all(isinstance(one, Mapping) and one.keys() <= own.keys() for one in changes):
+    if not all(isinstance(one, Mapping) and one.keys() <= windowed.keys() for one in changes):
         raise ValueError(f"per_layer_config={layers!r}; expected head_dim and num_key_value_heads by layer")
     if not all(str(key).isdecimal() for key in layers):
         raise ValueError(f"per_layer_config={layers!r}; expected the numbers of layers as keys")
     numbered = {
         int(key): dict(one) for key, one in layers.items()
     }  # transformers writes "05" where there are ten and more
-    by_layer = [own | numbered.get(i, {}) for i in range(integer(stated, "num_hidden_layers"))]
+    by_layer = [windowed | numbered.get(i, {}) for i in range(integer(stated, "num_hidden_layers"))]
     of_full = by_layer[full[-1]]
-    if any(one != (of_full if i in full else own) for i, one in enumerate(by_layer)):
+    if any(one != (of_full if i in full else windowed) for i, one in enumerate(by_layer)):
         raise ValueError(f"per_layer_config={layers!r}; expected changes in layers without a window, the same in each")
-    return {key: integer(of_full, key) for key in own}
+    return {key: integer(of_full, key) for key in windowed}

@@ -55,8 +55,8 @@ def write(config: LlamaConfig) -> dict[str, Any]:
 def _multiples(factor: float, rope: Rope) -> dict[str, float]:
     """The settings that make such a factor; `mscale` is for readers that do not know `attention_factor`."""
     step = 0.1 * math.log(rope.factor)
-    whole, other = (round((one - 1) / step, 9) for one in (factor, factor * rope.attention_factor))
-    return {_WHOLE: whole, **({_PART: other} if other else {})} if whole else {}
+    all_dims, other = (round((one - 1) / step, 9) for one in (factor, factor * rope.attention_factor))
+    return {_WHOLE: all_dims, **({_PART: other} if other else {})} if all_dims else {}
 
 
 def _factor(stated: Stated) -> float:

@@ -190,8 +190,8 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
         inner, _, last = rule.key.removeprefix(layer).rpartition(".")
         yield dataclasses.replace(rule, key=f"{layer}{tensors.renamed.get(inner, inner)}.{last}")
     yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
-    for key, own in gemma4.TENSORS.items():
-        yield names.Rule(f"{layer}{key}", f"{path}{own}")
+    for key, inner_path in gemma4.TENSORS.items():
+        yield names.Rule(f"{layer}{key}", f"{path}{inner_path}")
     for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
         yield names.Rule(f"{layer}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
     yield names.Rule(f"{layer}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")
@@ -231,8 +231,8 @@ def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[st
     divided = dict(tensors)
     for joined, layer in _joined(config):
         if layer + joined.key in tensors:
-            whole = divided.pop(layer + joined.key)
-            divided |= {name: part.of(whole) for name, part in joined.divided(shapes, layer).items()}
+            tensor = divided.pop(layer + joined.key)
+            divided |= {name: part.of(tensor) for name, part in joined.divided(shapes, layer).items()}
     return divided
 
 
@@ -249,10 +249,10 @@ def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iter
         waiting[name] = value
         if all(layer + part in waiting for part in joined.parts):
             parts = [waiting.pop(layer + part) for part in joined.parts]
-            whole = np.concatenate(parts, axis=joined.axis)
+            tensor = np.concatenate(parts, axis=joined.axis)
             if joined.interleaved:
-                whole = np.stack(parts, axis=whole.ndim + joined.axis + 1).reshape(whole.shape)
-            yield layer + joined.key, np.ascontiguousarray(whole.swapaxes(-1, -2) if joined.transposed else whole)
+                tensor = np.stack(parts, axis=tensor.ndim + joined.axis + 1).reshape(tensor.shape)
+            yield layer + joined.key, np.ascontiguousarray(tensor.swapaxes(-1, -2) if joined.transposed else tensor)
 
 
 def stack_of(part: str) -> str:

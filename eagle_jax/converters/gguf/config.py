@@ -107,14 +107,14 @@ def config_entries(path: pathlib.Path) -> dict[str, Any]:
         ValueError: another architecture, or an entry that is not known, or that contradicts another.
     """
     file = read_gguf(path)
-    own_names = hf_names(file)
+    tensor_names = hf_names(file)
     try:
         entries = _entries(file)
     except KeyError as error:
         raise ValueError(f"{path} has no {error.args[0]}; expected all sizes of the model in its metadata") from error
-    entries["tie_word_embeddings"] = "lm_head.weight" not in own_names
+    entries["tie_word_embeddings"] = "lm_head.weight" not in tensor_names
     keys = FAMILIES[entries["model_type"]].keys
-    return entries | {key: f"model.layers.0.{name}" in own_names for key, name in _HELD.items() if key in keys}
+    return entries | {key: f"model.layers.0.{name}" in tensor_names for key, name in _HELD.items() if key in keys}
 
 
 def end_ids(path: pathlib.Path) -> list[int]:
@@ -125,13 +125,13 @@ def end_ids(path: pathlib.Path) -> list[int]:
 
 
 def _entries(file: GgufFile) -> dict[str, Any]:
-    architecture, stated, own = file.architecture, file.stated(), dict[str, Any]()
+    architecture, stated, family_entries = file.architecture, file.stated(), dict[str, Any]()
     if architecture == gemma4.ARCHITECTURE:
-        stated, own = gemma4.split(file, stated, hf_names(file))
+        stated, family_entries = gemma4.split(file, stated, hf_names(file))
     _check_known(file, stated)
-    known = _KEYS | dict(_OWN.get(architecture, {}))
+    key_of = _KEYS | dict(_OWN.get(architecture, {}))
     entries: dict[str, Any] = {}
-    for name, key in known.items():
+    for name, key in key_of.items():
         if name in stated and entries.setdefault(key, plain(stated[name])) != plain(stated[name]):
             raise ValueError(
                 f"{file.path} has {architecture}.{name} {stated[name]} beside {entries[key]} under another name; "
@@ -152,7 +152,7 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     for name in ("attention.value_length", "rope.dimension_count"):
         if stated.get(name, entries["head_dim"]) != entries["head_dim"]:
             raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
-    entries |= own or rope.rope_entries(file, stated, entries)
+    entries |= family_entries or rope.rope_entries(file, stated, entries)
     entries = dict(_UNSAID.get(architecture, {})) | entries
     entries |= _family(architecture, entries, stated) | _tokens(file)
     return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
@@ -161,12 +161,12 @@ def _entries(file: GgufFile) -> dict[str, Any]:
 def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:
     """Refuses entries about the model that are not known."""
     architecture = file.architecture
-    own = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()
+    family_keys = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()
     for name, value in stated.items():
         usual = _ABSENT | dict(_USUAL.get(architecture, {}))
-        if name not in own and name in usual and value == usual[name]:
+        if name not in family_keys and name in usual and value == usual[name]:
             continue
-        if name not in _KEYS.keys() | own | _CHECKED | rope.SETTINGS.keys() | _IGNORED:
+        if name not in _KEYS.keys() | family_keys | _CHECKED | rope.SETTINGS.keys() | _IGNORED:
             raise ValueError(
                 f"{file.path} has {architecture}.{name} {value!r}, which is not known and might change the model"
             )

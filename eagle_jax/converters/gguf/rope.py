@@ -75,8 +75,11 @@ def _scaling(
         return dict(_YARN.get(file.architecture, {})) | dict(settings)
     if _QUERY_BETA in settings:
         context = settings.get("original_max_position_embeddings", entries["max_position_embeddings"])
-        kept = {key: settings[key] for key in ("factor", _QUERY_BETA) if key in settings}
-        return {"rope_type": "default" if kind == "none" else kind, "original_max_position_embeddings": context} | kept
+        scaling = {key: settings[key] for key in ("factor", _QUERY_BETA) if key in settings}
+        return {
+            "rope_type": "default" if kind == "none" else kind,
+            "original_max_position_embeddings": context,
+        } | scaling
     if kind == "none":
         return None
     return {key: settings[key] for key in ("rope_type", "factor") if key in settings}

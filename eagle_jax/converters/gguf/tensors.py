@@ -56,15 +56,15 @@ _GEMMA_LAYER = _LAYER | {
 
 def _experts(layout: str) -> dict[str, str]:
     """Parameters of experts and of their router, as a layout of `families.tensors` calls them."""
-    tensors, own = TENSORS[layout], {}
+    tensors, names = TENSORS[layout], {}
     for part, name in tensors.experts.items():
         if not part.endswith("_bias"):
-            own[f"ffn_{part}_exps.weight"] = stack_of(part)
+            names[f"ffn_{part}_exps.weight"] = stack_of(part)
         else:
-            own[f"ffn_{part.removesuffix('_bias')}_exps.bias"] = name
-    own |= {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
-    own |= {f"ffn_{part}_shexp.weight": f"{tensors.shared[0]}.{part}_proj.weight" for part in ("gate", "up", "down")}
-    return own | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
+            names[f"ffn_{part.removesuffix('_bias')}_exps.bias"] = name
+    names |= {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
+    names |= {f"ffn_{part}_shexp.weight": f"{tensors.shared[0]}.{part}_proj.weight" for part in ("gate", "up", "down")}
+    return names | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
 
 
 _GEMMA4_LAYER = {
@@ -128,8 +128,8 @@ class GgufTensors:
 
     def __init__(self, path: pathlib.Path):
         self._file = read_gguf(path)
-        self._own_names = hf_names(self._file)
-        self.info = {name: self._info(name) for name in self._own_names}
+        self._file_names = hf_names(self._file)
+        self.info = {name: self._info(name) for name in self._file_names}
 
     def take(self, name: str) -> np.ndarray:
         """The values as floats; of blocks as float32."""
@@ -146,7 +146,7 @@ class GgufTensors:
         return QuantizedTensor(self._in_order(name, parts.codes), self._in_order(name, parts.scales), minima)
 
     def _tensor(self, name: str) -> GgufTensor:
-        return self._file.tensors[self._own_names[name]]
+        return self._file.tensors[self._file_names[name]]
 
     def _info(self, name: str) -> TensorInfo:
         tensor = self._tensor(name)
@@ -159,7 +159,7 @@ class GgufTensors:
             return TensorInfo(tensor.shape, f"int{quant_type.bits}", tensor.file, quant_type, stored)
         if not _expands(tensor.type):
             raise ValueError(
-                f"{tensor.file} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to "
+                f"{tensor.file} has tensor {self._file_names[name]} of type {tensor.type}, which cannot be expanded to "
                 "floats"
             )
         # Blocks have a few bits and a scale of 16: bfloat16 unless another dtype is asked for.
@@ -190,19 +190,19 @@ def hf_names(file: GgufFile) -> dict[str, str]:
     if architecture not in LAYERS:
         raise ValueError(f"{file.path} has architecture {architecture!r}; expected one of {', '.join(LAYERS)}")
     names = {}
-    for own in file.tensors:
-        if own in ROPE_TENSORS.get(architecture, (FACTORS,)):
+    for tensor in file.tensors:
+        if tensor in ROPE_TENSORS.get(architecture, (FACTORS,)):
             continue
-        layer = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias|scale)", own)
-        name = _AROUND.get(own)
+        layer = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias|scale)", tensor)
+        name = _AROUND.get(tensor)
         if layer is not None:
             table = LAYERS[architecture]
             module = table.get(layer[2])
             inner = table.get(f"{layer[2]}.{layer[3]}") or (module and layer[3] != "scale" and f"{module}.{layer[3]}")
             name = f"model.layers.{layer[1]}.{inner}" if inner else None
         if name is None:
-            raise ValueError(f"{file.path} has a tensor {own}, which is not known in a model of kind {architecture}")
-        names[name] = own
+            raise ValueError(f"{file.path} has a tensor {tensor}, which is not known in a model of kind {architecture}")
+        names[name] = tensor
     return names
 
 

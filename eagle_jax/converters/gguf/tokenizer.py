@@ -106,14 +106,14 @@ def _check(entries: Mapping[str, Any], by_token: Sequence[str]) -> None:
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise ValueError("tokenizer.ggml.tokens is no list of texts; convert the model again")
     for name in by_token:
-        found = entries.get(name, tokens)
-        if not isinstance(found, list) or len(found) != len(tokens):
-            count = len(found) if isinstance(found, list) else type(found).__name__
+        value = entries.get(name, tokens)
+        if not isinstance(value, list) or len(value) != len(tokens):
+            count = len(value) if isinstance(value, list) else type(value).__name__
             raise ValueError(f"tokenizer.ggml.{name} has {count} entries for {len(tokens)} tokens; expected as many")
     for name in (f"{key}_token_id" for key in _SPECIAL.values()):
-        found = entries.get(name, 0)
-        if not isinstance(found, int) or not 0 <= found < max(len(tokens), 1):
-            raise ValueError(f"tokenizer.ggml.{name} is {found!r}; the vocabulary is 0 to {len(tokens) - 1}")
+        value = entries.get(name, 0)
+        if not isinstance(value, int) or not 0 <= value < max(len(tokens), 1):
+            raise ValueError(f"tokenizer.ggml.{name} is {value!r}; the vocabulary is 0 to {len(tokens) - 1}")
 
 
 def _wrapped(backend: Any, entries: Mapping[str, Any], template: str | None) -> Any:

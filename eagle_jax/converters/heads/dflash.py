@@ -77,13 +77,13 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     """An embedding with the values of the target's is dropped."""
     config, ids = read_head(weights, changes)
     _check_fit(weights.folder, config, target.config)
-    own = own_embedding(weights, config, target) if config.own_embedding else None
-    config = dataclasses.replace(config, own_embedding=own is not None)
+    embedding = own_embedding(weights, config, target) if config.own_embedding else None
+    config = dataclasses.replace(config, own_embedding=embedding is not None)
     chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
     needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
     params = reading.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
-    if own is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    if embedding is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
     mask = mask_embedding(weights, config.layers.hidden_size)
     if mask is not None:
         params[MASK] = jnp.asarray(mask).astype(chosen)
@@ -162,12 +162,12 @@ def shapes(config: DFlashConfig) -> names.Params:
 
 def _check_fit(folder: pathlib.Path, config: DFlashConfig, target: LlamaConfig) -> None:
     """Refuses a head that was made for another target."""
-    made_for = {
+    target_facts = {
         "hidden_size": config.target_hidden_size,
         "vocab_size": config.layers.vocab_size,
         "num_hidden_layers": target.num_hidden_layers if config.num_target_layers is None else config.num_target_layers,
     }
-    for name, theirs in made_for.items():
+    for name, theirs in target_facts.items():
         if getattr(target, name) != theirs:
             raise ValueError(
                 f"the head in {folder} was made for a target with {name}={theirs}; this one has "

@@ -136,17 +136,17 @@ def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
     if not any(isinstance(part, Mapping) and part.get("rope_theta") is not None for part in rotary):
         raise ValueError("the config has no rope_theta, here or in rope_parameters; expected the one of the training")
     read = lookup.tables_of(FAMILY).read
-    own = {name: value for name, value in entries.items() if name in read}
-    own |= {"architectures": [lookup.FAMILIES[FAMILY].architecture], "tie_word_embeddings": False}
-    return config_from_hf({"model_type": FAMILY, **own})
+    layer_entries = {name: value for name, value in entries.items() if name in read}
+    layer_entries |= {"architectures": [lookup.FAMILIES[FAMILY].architecture], "tie_word_embeddings": False}
+    return config_from_hf({"model_type": FAMILY, **layer_entries})
 
 
 def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
     """The layers whose entering residual stream is read."""
     left, entered = _either(entries, inner, LEFT), entries.get(ENTERED)
     for name, ids, least in ((LEFT, left, -1), (ENTERED, entered, 0)):
-        whole = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
-        if ids is not None and (not whole or len(set(ids)) < len(ids)):
+        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
+        if ids is not None and (not is_valid or len(set(ids)) < len(ids)):
             raise ValueError(f"{name} is {ids!r}; expected layer numbers, each once")
     taps = entered if left is None else [layer + 1 for layer in left]
     if taps is None:

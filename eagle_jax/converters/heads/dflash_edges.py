@@ -137,5 +137,5 @@ def entries_for(config: DFlashConfig) -> tuple[str, dict[str, Any]]:
     entries |= {} if markov is None else {"markov_head_type": markov.kind}
     entries["enable_confidence_head"] = confidence is not None
     entries |= {} if confidence is None else {"confidence_head_with_markov": confidence.with_markov}
-    whole = config.own_embedding and config.draft_vocab_size == config.layers.vocab_size
-    return DEEPSPEC if whole else SPECFORGE, entries
+    is_deepspec = config.own_embedding and config.draft_vocab_size == config.layers.vocab_size
+    return DEEPSPEC if is_deepspec else SPECFORGE, entries

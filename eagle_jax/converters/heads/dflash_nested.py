@@ -87,8 +87,8 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
             (config.input_embedding_scale, config.output_multiplier, config.final_logit_softcapping) != (1.0, 1.0, None)
         ),
     }
-    for problem, there in problems.items():
-        if there:
+    for problem, is_present in problems.items():
+        if is_present:
             raise ValueError(f"readers of the speculators format would run another head: {problem}; save it as dflash")
     wider = config.target_hidden_size != layers.hidden_size
     inner = {

@@ -87,15 +87,15 @@ def load(
     sizes = target.config
     checkpoint = _resized(checkpoint, sizes.vocab_size)
     check_fit(checkpoint, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
-    config, own = checkpoint.config, None
+    config, embedding = checkpoint.config, None
     if isinstance(config, Eagle3Config) and config.own_embedding:
-        own = own_embedding(weights, config, target)
-        config = dataclasses.replace(config, own_embedding=own is not None)
+        embedding = own_embedding(weights, config, target)
+        config = dataclasses.replace(config, own_embedding=embedding is not None)
     chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
     needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
     params = reading.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
-    if own is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    if embedding is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
     if "lm_head" in shapes(config) and "lm_head" not in needed:
         params["lm_head"] = {"weight": dense(target.output_matrix).astype(chosen)}
@@ -166,8 +166,8 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []
     aside += [] if spelling.eagle3 else [EMBEDDING]
     names.check(weights, spelling.rules, stored(config, weights), ignored=map(re.escape, aside))
-    drafted, whole = config.draft_vocab_size, config.layers.vocab_size
-    ids = None if drafted is None else read_vocabulary(weights, drafted, whole)
+    drafted, vocab_size = config.draft_vocab_size, config.layers.vocab_size
+    ids = None if drafted is None else read_vocabulary(weights, drafted, vocab_size)
     return Checkpoint(
         weights=weights, spelling=spelling, config=config, vocabulary=ids, taps_stated=stated.taps is not None
     )

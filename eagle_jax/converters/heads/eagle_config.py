@@ -80,7 +80,7 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     shown = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
     for name, value in shown.items():
         if stated.flags.get(name, value) != value:
-            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_there(value)}")
+            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_presence(value)}")
     flags: dict[str, Any] = {name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS}
     return Eagle3Config(
         layers=layers,
@@ -99,7 +99,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
 
     context = values.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
     numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
-    whole_bias = name("self_attn.o_proj.bias") in info
+    has_o_bias = name("self_attn.o_proj.bias") in info
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=hidden,
@@ -107,8 +107,8 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
         num_hidden_layers=1 + max(numbers, default=0) if spelling.first.endswith(".0") else 1,
         max_position_embeddings=context,
         rms_norm_eps=values.number(entries, "rms_norm_eps", ABSENT_EPS),
-        attention_bias=whole_bias,
-        qkv_bias=name("self_attn.q_proj.bias") in info and not whole_bias,
+        attention_bias=has_o_bias,
+        qkv_bias=name("self_attn.q_proj.bias") in info and not has_o_bias,
         qk_norm=name("self_attn.q_norm.weight") in info,
         mlp_bias=name("mlp.gate_proj.bias") in info,
         sliding_window=_window(entries),
@@ -182,5 +182,5 @@ def _agree(stated: Any, value: int | None, name: str, tensor: str) -> None:
         )
 
 
-def _there(value: bool) -> str:
+def _presence(value: bool) -> str:
     return "there" if value else "not there"

@@ -213,8 +213,8 @@ def has_latent(entries: Mapping[str, Any]) -> bool:
 def _taps(inner: Mapping[str, Any], entries: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Layers whose entering residual stream is read, of a flat config and its `eagle_config`."""
     entered = _layers(entries, TAPS, least=0)
-    within, beside = _layers(inner, TAPS, least=-1), _layers(entries, LEFT, least=-1)
-    for left, where in ((within, "in eagle_config"), (beside, f"in {LEFT}")):
+    nested_left, flat_left = _layers(inner, TAPS, least=-1), _layers(entries, LEFT, least=-1)
+    for left, where in ((nested_left, "in eagle_config"), (flat_left, f"in {LEFT}")):
         if left is None:
             continue
         taps = tuple(layer + 1 for layer in left)
@@ -278,7 +278,7 @@ def _layers(entries: Mapping[str, Any], name: str, least: int) -> tuple[int, ...
     layers = entries.get(name)
     if layers is None:
         return None
-    whole = isinstance(layers, list) and layers and all(type(layer) is int and layer >= least for layer in layers)
-    if not whole or sorted(set(layers)) != layers:
+    is_valid = isinstance(layers, list) and layers and all(type(layer) is int and layer >= least for layer in layers)
+    if not is_valid or sorted(set(layers)) != layers:
         raise ValueError(f"{name} is {layers!r}; expected layer numbers in ascending order")
     return tuple(layers)

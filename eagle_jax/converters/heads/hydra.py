@@ -64,9 +64,9 @@ def format_of(entries: Mapping[str, Any]) -> str:
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    found = find(weights, target, {})
-    slots = names.slots(found.rules, parallel.shapes(found.config))
-    return Checked(found.config, slots, FILE, {} if found.config.prefix is None or target else {"prefix": PREFIX})
+    files = find(weights, target, {})
+    slots = names.slots(files.rules, parallel.shapes(files.config))
+    return Checked(files.config, slots, FILE, {} if files.config.prefix is None or target else {"prefix": PREFIX})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
@@ -117,10 +117,10 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     neutral = lookup.IGNORED | lookup.MEDUSA | {"model_type", "architectures"}
     check_head(entries, Tables(read=_READ, fixed=_FIXED, neutral=neutral))
     arch = entries.get("hydra_head_arch", MLP)
-    there = f"{LAYER}.self_attn.q_proj.weight" in info
-    if there != (arch == PREFIX_MLP):
+    has_prefix = f"{LAYER}.self_attn.q_proj.weight" in info
+    if has_prefix != (arch == PREFIX_MLP):
         raise ValueError(
-            f"hydra_head_arch={arch!r}, and {LAYER} is {'there' if there else 'not there'}; expected it with "
+            f"hydra_head_arch={arch!r}, and {LAYER} is {'there' if has_prefix else 'not there'}; expected it with "
             f"{PREFIX_MLP!r} alone"
         )
     blocks = re.findall(r"^hydra_mlp\.(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
@@ -128,12 +128,12 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     for name, value in (("hydra_num_heads", heads), ("hydra_num_layers", layers)):
         if values.integer(entries, name, value) != value:
             raise ValueError(f"{name}={entries[name]} in the config, but by the tensors it is {value}")
-    if f"hydra_mlp.0.{int(there)}.res_connection.weight" not in info:
+    if f"hydra_mlp.0.{int(has_prefix)}.res_connection.weight" not in info:
         raise ValueError(
             "the first blocks have no res_connection, so the heads do not read what was drafted; expected heads with "
             "grounded_heads=true"
         )
-    output = f"hydra_lm_head.0{'.1' if there else ''}.weight"
+    output = f"hydra_lm_head.0{'.1' if has_prefix else ''}.weight"
     if output not in info or len(info[output].shape) != 2:
         raise ValueError(f"the weights lack a matrix {output}; expected the output matrix of head 0 there")
     vocab_size, hidden_size = info[output].shape
@@ -142,7 +142,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
         vocab_size=vocab_size,
         num_heads=heads,
         num_layers=layers,
-        prefix=_layer(info, target or _some_layer(info, hidden_size, vocab_size)) if there else None,
+        prefix=_layer(info, target or _some_layer(info, hidden_size, vocab_size)) if has_prefix else None,
     )
 
 

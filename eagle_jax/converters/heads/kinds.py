@@ -96,11 +96,11 @@ def load_head(
             damaged file.
         ImportError: the weights are PyTorch's and PyTorch is not installed.
     """
-    wanted_dtype = None if dtype is None else names.float_dtype(dtype)
+    float_dtype = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
     if any(info.quant_type is not None for info in weights.info.values()):
         scheme = None
-    return files_of(weights.info).load(weights, target, wanted_dtype, changes or {}, scheme)
+    return files_of(weights.info).load(weights, target, float_dtype, changes or {}, scheme)
 
 
 def save_head(

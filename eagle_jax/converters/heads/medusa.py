@@ -47,8 +47,8 @@ def format_of(entries: Mapping[str, Any]) -> str:
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    found = find(weights, {})
-    return Checked(found.config, names.slots(found.rules, parallel.shapes(found.config)), FILE, {})
+    files = find(weights, {})
+    return Checked(files.config, names.slots(files.rules, parallel.shapes(files.config)), FILE, {})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:

@@ -76,8 +76,8 @@ def holds(info: Mapping[str, TensorInfo]) -> bool:
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    is_there = f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
-    return "mtp" if is_there else None
+    has_mtp = f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
+    return "mtp" if has_mtp else None
 
 
 def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
@@ -85,14 +85,14 @@ def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling
     if f"{QWEN.fc}.weight" in info:
         return QWEN
     layer = f"model.layers.{target.num_hidden_layers}."
-    own = re.escape(layer)
+    escaped = re.escape(layer)
     return Spelling(
         fc=f"{layer}eh_proj",
         embedding_norm=f"{layer}enorm",
         feature_norm=f"{layer}hnorm",
         norm=f"{layer}shared_head.norm",
         layer=layer,
-        others=rf"(?!{own}).*|{own}(embed_tokens|shared_head\.head)\.weight",
+        others=rf"(?!{escaped}).*|{escaped}(embed_tokens|shared_head\.head)\.weight",
     )
 
 

@@ -47,21 +47,21 @@ def find(weights: Weights, changes: Mapping[str, Any], read: Callable[[dict[str,
     path = weights.folder / "config.json"
     entries = overlaid(read_json(path), window.config_entries(changes))
     try:
-        found = read(quant_config.without(entries))
+        files = read(quant_config.without(entries))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    names.check(weights, found.rules, shapes(found.config), found.aside)
-    return found
+    names.check(weights, files.rules, shapes(files.config), files.aside)
+    return files
 
 
-def load(weights: Weights, found: Found, target: LlamaConfig, dtype: Any, scheme: Scheme | None) -> AnyHead:
+def load(weights: Weights, files: Found, target: LlamaConfig, dtype: Any, scheme: Scheme | None) -> AnyHead:
     """The heads that were found in these files."""
-    _check_fit(weights.folder, found.config, target)
-    needed = shapes(found.config)
-    first = next(key for key in names.expected(found.rules, needed))
+    _check_fit(weights.folder, files.config, target)
+    needed = shapes(files.config)
+    first = next(key for key in names.expected(files.rules, needed))
     chosen = names.stored_dtype(weights, first) if dtype is None else dtype
-    params = reading.read_params(weights, found.rules, needed, chosen, scheme=scheme)
-    return _network(found.config)(params=params, config=found.config)
+    params = reading.read_params(weights, files.rules, needed, chosen, scheme=scheme)
+    return _network(files.config)(params=params, config=files.config)
 
 
 def save(head: Heads, folder: pathlib.Path, rules: tuple[names.Rule, ...], entries: dict[str, Any], file: str) -> None:

@@ -42,16 +42,16 @@ def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarr
         _check_ids(ids, offsets, vocab_size)
     if KEPT in info:
         _check(info, KEPT, (vocab_size,), ("bool",))
-        _check_kept(np.flatnonzero(weights.take(KEPT)), ids)
+        _check_agreement(np.flatnonzero(weights.take(KEPT)), ids)
     return None if drafted == vocab_size else ids
 
 
 def mapping_tensors(ids: np.ndarray, vocab_size: int) -> Iterator[tuple[str, np.ndarray]]:
     """Names and values on disk of a draft vocabulary."""
     yield OFFSETS, ids.astype(np.int64) - np.arange(len(ids))
-    is_kept = np.zeros(vocab_size, bool)
-    is_kept[ids] = True
-    yield KEPT, is_kept
+    is_drafted = np.zeros(vocab_size, bool)
+    is_drafted[ids] = True
+    yield KEPT, is_drafted
 
 
 def _check(info: Mapping[str, TensorInfo], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
@@ -79,9 +79,9 @@ def _check_ids(ids: np.ndarray, offsets: np.ndarray, vocab_size: int) -> None:
         )
 
 
-def _check_kept(is_kept: np.ndarray, ids: np.ndarray) -> None:
-    differing = np.setxor1d(is_kept, ids)
+def _check_agreement(mask_ids: np.ndarray, offset_ids: np.ndarray) -> None:
+    differing = np.setxor1d(mask_ids, offset_ids)
     if differing.size:
         i = differing[0]
-        one, other = (KEPT, OFFSETS) if i in is_kept else (OFFSETS, KEPT)
+        one, other = (KEPT, OFFSETS) if i in mask_ids else (OFFSETS, KEPT)
         raise ValueError(f"{one} says that token {i} is drafted and {other} that it is not; expected them to agree")

@@ -63,7 +63,7 @@ def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) ->
     keys, rest = _split(entries, tables)
     if not rest:
         return keys
-    defaults = known_to_transformers(model_type)
+    defaults = transformers_defaults(model_type)
     usual = [name for name in rest if name in defaults and rest[name] == defaults[name]]
     changed = [name for name in rest if name in defaults and name not in usual]
     return dataclasses.replace(
@@ -95,7 +95,7 @@ def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
 
 
 @functools.cache
-def known_to_transformers(model_type: str) -> Mapping[str, Any]:
+def transformers_defaults(model_type: str) -> Mapping[str, Any]:
     """The attributes of transformers' config class, other spellings included, and their defaults; none without one."""
     from transformers import CONFIG_MAPPING
 

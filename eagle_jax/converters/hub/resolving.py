@@ -55,7 +55,7 @@ def read_config(name: str | pathlib.Path) -> dict[str, Any]:
     try:
         return read_json(pathlib.Path(hf_hub_download(str(name), "config.json")))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise _not_given(str(name), error) from error
+        raise _download_error(str(name), error) from error
 
 
 def _could_be_repository(name: str) -> bool:
@@ -78,11 +78,11 @@ def _fetch(name: str) -> pathlib.Path:
         if not any((folder / file).exists() for file in WEIGHT_FILES if "safetensors" in file):
             folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *PICKLES]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise _not_given(name, error) from error
+        raise _download_error(name, error) from error
     return folder
 
 
-def _not_given(name: str, error: Exception) -> FileNotFoundError:
+def _download_error(name: str, error: Exception) -> FileNotFoundError:
     instead = "download it elsewhere and give its folder"
     if "/" not in name:  # a slip in a pair's name rather than one of the hub's few repositories without an owner
         instead = "give a folder, owner/name, or a name that `eagle-jax models` lists"

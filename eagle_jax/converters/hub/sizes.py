@@ -143,9 +143,9 @@ class HeadSizes:
                 block_size=self.block,
                 mask_token_id=t.vocab - 1,
             )
-        whole = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
+        one_layer = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
         if self.drafted is None:
-            return EagleConfig(layers=whole.config, fc_bias=self.fc_bias)
+            return EagleConfig(layers=one_layer.config, fc_bias=self.fc_bias)
         taps = (2, t.layers // 2, t.layers - 3)
-        layers = dataclasses.replace(whole, qkv_bias=False).config
+        layers = dataclasses.replace(one_layer, qkv_bias=False).config
         return Eagle3Config(layers=layers, taps=taps, target_hidden_size=t.hidden, draft_vocab_size=self.drafted)

@@ -50,15 +50,15 @@ def _weight(tensors: RawTensors, module: str, has_zeros: bool) -> StoredWeight:
         )
 
     def read(take: Take) -> QuantizedTensor:
-        codes, own_scales = _columns(take(words)), np.ascontiguousarray(take(scales).T)
+        codes, scales_by_output = _columns(take(words)), np.ascontiguousarray(take(scales).T)
         if has_zeros:
-            return with_zeros(codes, own_scales, _columns(take(zeros)))
+            return with_zeros(codes, scales_by_output, _columns(take(zeros)))
         if stores_zeros and not np.all(_columns(take(zeros)) == MIDDLE):
             raise ValueError(
                 f"tensor {zeros} in {packed.file} holds other zero points than {MIDDLE}, and the config states "
                 "zero_point=false; set it to true in config.json if they are meant"
             )
-        return QuantizedTensor(around_zero(codes, 4), floats(own_scales))
+        return QuantizedTensor(around_zero(codes, 4), floats(scales_by_output))
 
     quant_type = QuantType(4, group, has_minima=has_zeros)
     parts = (words, scales, *([zeros] if stores_zeros else []))

@@ -46,14 +46,14 @@ class RawTensors:
         """What comes before the suffix in the names that end with it."""
         return (name.removesuffix(suffix) for name in self.info if name.endswith(suffix))
 
-    def part(self, name: str, beside: str, dtypes: tuple[str, ...], axes: tuple[int, ...] = (2,)) -> TensorInfo:
-        """The tensor `name`, which belongs to `beside`.
+    def part(self, name: str, owner: str, dtypes: tuple[str, ...], axes: tuple[int, ...] = (2,)) -> TensorInfo:
+        """The tensor `name`, which belongs to `owner`.
 
         Raises:
             ValueError: it is missing, or has another dtype or number of axes.
         """
         if name not in self.info:
-            raise ValueError(f"{self.info[beside].file} has {beside} and no {name}; copy or download it again")
+            raise ValueError(f"{self.info[owner].file} has {owner} and no {name}; copy or download it again")
         info = self.info[name]
         if info.dtype not in dtypes or len(info.shape) not in axes:
             raise ValueError(

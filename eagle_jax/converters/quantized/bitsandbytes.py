@@ -76,11 +76,11 @@ def _state(tensors: RawTensors, name: str) -> Mapping[str, Any]:
         state = json.loads(tensors.peek(name).tobytes())
         state = {"nested_blocksize": 256, "nested_offset": 0.0} | state
         numbers = [*state["shape"], state["blocksize"], state["nested_blocksize"]]
-        is_whole = len(state["shape"]) == 2 and all(isinstance(number, int) and number > 0 for number in numbers)
-        is_whole = is_whole and isinstance(state["nested_offset"], float | int)
+        is_valid = len(state["shape"]) == 2 and all(isinstance(number, int) and number > 0 for number in numbers)
+        is_valid = is_valid and isinstance(state["nested_offset"], float | int)
     except (ValueError, KeyError, TypeError, AttributeError):
-        is_whole = False
-    if not is_whole:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
             f"tensor {name} in {tensors.info[name].file} is not the JSON of a quant_state with shape and blocksize; "
             "download it again"

@@ -107,7 +107,7 @@ def _readable(stated: Statement) -> Format | None:
     try:
         return checked_format(stated)
     except ValueError:
-        if stated.is_own_file:
+        if stated.is_separate_file:
             raise
         return None
 
@@ -145,7 +145,7 @@ def _folded(tensors: RawTensors, weights: Mapping[str, StoredWeight], stated: St
     aside = {name for name in tensors.info if _CACHE.fullmatch(name) or _ACTIVATIONS.fullmatch(name)} - parts
     cache = stated is not None and stated.rounds_cache or any(_CACHE.fullmatch(name) for name in aside)
     rows = stated is not None and stated.rounds_activations or any(not _CACHE.fullmatch(name) for name in aside)
-    info: dict[str, Any] = {name: kept for name, kept in tensors.info.items() if name not in parts | aside}
+    info: dict[str, Any] = {name: entry for name, entry in tensors.info.items() if name not in parts | aside}
     info |= {name: weight.info for name, weight in weights.items()}
     optional = frozenset(name for weight in weights.values() for name in weight.optional)
     return Folded(info=info, weights=weights, optional=optional, notes=tuple(_notes(title, rows=rows, cache=cache)))

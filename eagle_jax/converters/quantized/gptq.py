@@ -85,16 +85,16 @@ def _read(
     words, zeros, scales, _ = (f"{module}.{part}" for part in PARTS)
     codes = fields(np.ascontiguousarray(take(words).T), bits)
     codes = codes if order is None else codes[:, order]
-    own_scales = np.ascontiguousarray(take(scales).T)
+    scales_by_output = np.ascontiguousarray(take(scales).T)
     points = _zero_points(take(zeros), bits, settings, f"{zeros} in {file}")[:, : len(codes)].T
     if settings.get("sym") is not True:
-        return with_zeros(codes, own_scales, points, order)
+        return with_zeros(codes, scales_by_output, points, order)
     if not np.all(points == middle):
         raise ValueError(
             f"tensor {zeros} in {file} holds other zero points than {middle}, and the config states sym=true; set it "
             "to false in config.json if they are meant"
         )
-    return QuantizedTensor(around_zero(codes, bits), floats(own_scales), order=order)
+    return QuantizedTensor(around_zero(codes, bits), floats(scales_by_output), order=order)
 
 
 def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np.ndarray | None:

@@ -28,10 +28,13 @@ def check(stated: Mapping[str, Any]) -> None:
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Every weight of words with `scales`."""
     for module in tensors.ending(".scales"):
-        own = stated.get(module)
-        if own is False:
+        settings = stated.get(module)
+        if settings is False:
             raise ValueError(f"tensor {module}.scales is there, and the config states that {module} is not quantized")
-        yield f"{module}.weight", _weight(tensors, module, {**stated, **own} if isinstance(own, Mapping) else stated)
+        yield (
+            f"{module}.weight",
+            _weight(tensors, module, {**stated, **settings} if isinstance(settings, Mapping) else stated),
+        )
 
 
 def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> StoredWeight:

@@ -25,13 +25,13 @@ class Statement:
         where: the entry of `config.json`, or the file.
         method: the method as the file names it.
         entries: everything else.
-        is_own_file: whether it is in a file of its own.
+        is_separate_file: whether it is in a file of its own.
     """
 
     where: str
     method: str
     entries: Mapping[str, Any]
-    is_own_file: bool = False
+    is_separate_file: bool = False
 
     @property
     def rounds_activations(self) -> bool:
@@ -114,7 +114,7 @@ def stated_by(folder: pathlib.Path) -> Statement | None:
         entries = _entries(folder / file)
         inner = entries.get("quantization") if method == "modelopt" else entries
         if isinstance(inner, Mapping) and inner:
-            return Statement(where=file, method=method, entries=inner, is_own_file=True)
+            return Statement(where=file, method=method, entries=inner, is_separate_file=True)
     return None
 
 

@@ -122,10 +122,10 @@ def keep_best(
 
     if shape.nodes - 1 < scores.shape[1] or best_first:
         order = by_row(best_of)(scores)
-        kept_parents = jnp.take_along_axis(parents, order, axis=1)
+        best_parents = jnp.take_along_axis(parents, order, axis=1)
         # a parent's place among those that were kept; the root is none of them
         place = jnp.arange(1, shape.nodes, dtype=jnp.int32)
-        is_parent = order[:, None, :] == kept_parents[:, :, None]
+        is_parent = order[:, None, :] == best_parents[:, :, None]
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
         tokens, scores = (jnp.take_along_axis(values, order, axis=1) for values in (tokens, scores))
         edges = None if edges is None else jnp.take_along_axis(edges, order, axis=1)

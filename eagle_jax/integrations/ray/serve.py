@@ -44,12 +44,12 @@ def deployment(
     """
     check_load(load)
     engine = {"rows": SLOTS} | engine_options(engine)
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "eagle_jax",
         "max_ongoing_requests": REQUESTS * engine["rows"],
         "graceful_shutdown_timeout_s": limits.drain_seconds,
     }
-    replica = serve.deployment(serve.ingress()(_Replica)).options(**given | options)
+    replica = serve.deployment(serve.ingress()(_Replica)).options(**defaults | options)
     return replica.bind(load, name, engine, {**(server or {}), "limits": limits})
 
 

@@ -113,5 +113,5 @@ def table() -> Mapping[tuple[str, str], str]:
 def refresh(*, anew: bool = False) -> None:
     """Takes in what is on disk now. A choice that programs may have been traced by stays, unless `anew`."""
     global _table
-    found = fastest(one for one in read() if one.device == device())
-    _table = found if anew or _table is None else found | _table
+    fastest_on_disk = fastest(one for one in read() if one.device == device())
+    _table = fastest_on_disk if anew or _table is None else fastest_on_disk | _table

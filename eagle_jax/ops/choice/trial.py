@@ -42,30 +42,30 @@ def within(seconds: float, run: Callable[[], T]) -> T:
     Raises:
         Hung: it has not ended by then.
     """
-    found: list[Any] = []
+    outcome: list[Any] = []
 
     def body() -> None:
         try:
-            found.append((run(), None))
+            outcome.append((run(), None))
         except BaseException as error:  # whatever it raises is told
-            found.append((None, error))
+            outcome.append((None, error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)
     thread.start()
     thread.join(seconds)
-    if not found:
+    if not outcome:
         raise Hung(f"no answer within {seconds:.0f} s")
-    result, error = found[0]
+    result, error = outcome[0]
     if error is not None:
         raise error
     return result
 
 
-def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, wanted: list[Any] | None) -> Finding:
+def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, expected: list[Any] | None) -> Finding:
     """What is found of a candidate for calls of one class, with their arrays; it is kept on disk.
 
     Args:
-        wanted: what the reference makes of them; None where the candidate is the reference.
+        expected: what the reference makes of them; None where the candidate is the reference.
 
     Raises:
         RuntimeError: the device does not answer any more.
@@ -74,37 +74,37 @@ def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, wanted:
     finding = Finding(device=device(), operation=call.operation, shape=call.shape, candidate=candidate, reason=ENDED)
     keep([finding])
     try:
-        finding = dataclasses.replace(finding, **within(LIMIT, lambda: _measured(calls, candidate, wanted)))
+        finding = dataclasses.replace(finding, **within(LIMIT, lambda: _measured(calls, candidate, expected)))
     except Hung as error:
         finding = dataclasses.replace(finding, reason=f"it hangs: {error}")
         keep([finding])
         _check_device(finding)
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        finding = dataclasses.replace(finding, reason=f"it fails: {told}")
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        finding = dataclasses.replace(finding, reason=f"it fails: {message}")
     keep([finding])
     return finding
 
 
 def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> list[Any]:
     """What a candidate makes of the calls, as arrays of the host; None for one that it does not compute."""
-    made: list[Any] = []
+    outputs: list[Any] = []
     for call, arrays in calls:
         with forced(call.operation, candidate) as refused:
             out = jax.jit(lambda *args, call=call: _run(call, args))(*_laid_out(call, arrays))
-        made.append(None if candidate in refused else jax.tree.map(np.asarray, out))
-    return made
+        outputs.append(None if candidate in refused else jax.tree.map(np.asarray, out))
+    return outputs
 
 
-def _measured(calls: Sequence[Any], candidate: str, wanted: list[Any] | None) -> dict[str, Any]:
+def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) -> dict[str, Any]:
     """The changed fields of a `Finding`."""
-    made, error = results(calls, candidate), 0.0
-    if all(one is None for one in made):
+    outputs, error = results(calls, candidate), 0.0
+    if all(one is None for one in outputs):
         with forced(calls[0][0].operation, candidate) as refused:
             jax.eval_shape(lambda *args: _run(calls[0][0], args), *_laid_out(*calls[0]))
         return {"reason": f"it does not compute this: {refused.get(candidate, '')}"}
-    if wanted is not None:
-        error = max(_error(ours, theirs) for ours, theirs in zip(made, wanted, strict=True) if ours is not None)
+    if expected is not None:
+        error = max(_error(ours, theirs) for ours, theirs in zip(outputs, expected, strict=True) if ours is not None)
         most = _tolerance(calls[0][1])
         if not error <= most:
             return {

@@ -128,11 +128,11 @@ def multiply(
             _call(builder, instruction, column, x_register, w_register)
 
     left = _left(builder, words)
-    whole = builder.sub(words, left)
-    with for_range(builder, whole, step=TILE) as word:
+    num_full = builder.sub(words, left)
+    with for_range(builder, num_full, step=TILE) as word:
         add(word, X, W)
     with builder.if_then(builder.icmp_unsigned("!=", left, i64(0))):
-        add(whole, X_LEFT, W_LEFT)
+        add(num_full, X_LEFT, W_LEFT)
 
 
 def store_sums(builder: ir.IRBuilder, y: ir.Value, column_bytes: int, row: ir.Value, columns: int) -> None:

@@ -192,8 +192,8 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
     draft_keys, draft_values = (at(builder, base, drafted, row) for base in (data.draft_keys, data.draft_values))
     draft_mask = KeyMask("mask", visible, sizes.padded)
     attend_keys(builder, rows, draft_keys, draft_values, i64(0), sizes.num_draft, draft_mask)
-    own_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, place.column)), sizes.padded)
-    attend_keys(builder, rows, keys, values, i64(0), place.count, own_mask)
+    fresh_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, place.column)), sizes.padded)
+    attend_keys(builder, rows, keys, values, i64(0), place.count, fresh_mask)
     rows.end(builder)
     padding = builder.mul(place.count, row), builder.mul(builder.sub(place.end, place.column), row)
     for base in (keys, values):

@@ -143,8 +143,8 @@ def _fits_attention(
     queries = o.shape[-1] // head_dim // heads
     shapes = (qkv.shape, o.shape, inputs.visible.shape, *(part.shape for part in inputs.cos_sin))
     expected = (heads, queries + 2, head_dim, size), (residual[2], heads * queries * head_dim), (batch, nodes, fresh)
-    whole = head_dim % HEAD_MULTIPLE == 0 and head_dim <= MAX_HEAD and size % LANES == 0
-    return slots > 0 and whole and shapes == (*expected, half, half)
+    is_aligned = head_dim % HEAD_MULTIPLE == 0 and head_dim <= MAX_HEAD and size % LANES == 0
+    return slots > 0 and is_aligned and shapes == (*expected, half, half)
 
 
 def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
@@ -216,10 +216,10 @@ def _activations() -> str | None:
 def _panels(*maps: Affine | tuple[Affine, ...]) -> list[Panels]:
     """The packed weights of linear maps, if they have no padding, no biases and one dtype."""
     plain = [part.weight for part in maps if isinstance(part, Affine) and part.bias is None]  # else several maps
-    whole = [weight for weight in plain if isinstance(weight, Panels) and weight.is_whole]
-    if len(whole) < len(maps) or len({weight.dtype for weight in whole}) > 1:
+    unpadded = [weight for weight in plain if isinstance(weight, Panels) and weight.is_whole]
+    if len(unpadded) < len(maps) or len({weight.dtype for weight in unpadded}) > 1:
         raise NotImplementedError("the weights are not whole panels of one dtype, without biases")
-    return whole
+    return unpadded
 
 
 def _fits_rows(*parts: Array) -> None:

@@ -206,14 +206,14 @@ def _host_features() -> dict[str, bool]:
     """
     _start()
     try:
-        found = dict(binding.get_host_cpu_features().items())
+        flags = dict(binding.get_host_cpu_features().items())
     except RuntimeError:
-        found = {}
-    found |= hardware.dot_products_of_arm()
+        flags = {}
+    flags |= hardware.dot_products_of_arm()
     without = [name for name in os.environ.get(WITHOUT, "").split(",") if name]
-    if unknown := [name for name in without if not any(known.startswith(name) for known in found)]:
-        raise ValueError(f"{WITHOUT} has {', '.join(unknown)}; expected beginnings of {', '.join(sorted(found))[:150]}")
-    return {name: has and not name.startswith(tuple(without)) for name, has in found.items()}
+    if unknown := [name for name in without if not any(feature.startswith(name) for feature in flags)]:
+        raise ValueError(f"{WITHOUT} has {', '.join(unknown)}; expected beginnings of {', '.join(sorted(flags))[:150]}")
+    return {name: has and not name.startswith(tuple(without)) for name, has in flags.items()}
 
 
 def has_amx() -> bool:

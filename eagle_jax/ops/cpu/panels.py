@@ -83,10 +83,10 @@ def unpack(panels: Panels) -> Float[Array, "*o i"]:
 
 def split(weight: Shaped[Array, "*o i"]) -> Shaped[Array, "s w i"]:
     """Divides the outputs into panels, with zeros at the end."""
-    whole = weight.reshape(-1, weight.shape[-1])
-    outputs = whole.shape[0]
+    rows = weight.reshape(-1, weight.shape[-1])
+    outputs = rows.shape[0]
     width = next((width for width in WIDTHS if outputs % width == 0), WIDTHS[0])
-    return jnp.pad(whole, ((0, -outputs % width), (0, 0))).reshape(-1, width, weight.shape[-1])
+    return jnp.pad(rows, ((0, -outputs % width), (0, 0))).reshape(-1, width, weight.shape[-1])
 
 
 def join(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "*o i"]:

@@ -76,10 +76,10 @@ class QuantizedPanels(PackedWeight):
 
 def fits(weight: QuantArray) -> bool:
     """Whether a weight can be packed: known levels, groups of a multiple of 16 inputs."""
-    whole = weight.size > 0 and (weight.shape[-1] // weight.scales.shape[-1]) % LANES == 0
-    known = weight.levels in (INT, E4M3, *TABLES) and weight.scales.dtype in SCALE_DTYPES
+    is_aligned = weight.size > 0 and (weight.shape[-1] // weight.scales.shape[-1]) % LANES == 0
+    is_supported = weight.levels in (INT, E4M3, *TABLES) and weight.scales.dtype in SCALE_DTYPES
     single = weight.order is None or weight.order.ndim == 1
-    return whole and known and single and (weight.minima is None or weight.levels == INT)
+    return is_aligned and is_supported and single and (weight.minima is None or weight.levels == INT)
 
 
 def kind_of(weight: QuantArray, row_bits: int) -> ProductKind:
@@ -158,12 +158,12 @@ def _words(codes: Num[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
 def _codes(words: UInt32[Array, "n _"], panels: QuantizedPanels) -> Num[Array, "n i"]:
     """Codes as a `QuantArray` has them."""
     apart = words[..., None] >> _first_bits(panels.bits)[None, None] & np.uint32(2**panels.bits - 1)
-    whole = apart.reshape(len(words), -1)
+    codes = apart.reshape(len(words), -1)
     quant_type = QuantType(panels.bits, levels=panels.levels, has_minima=panels.has_minima)
     if panels.levels == E4M3:
-        return jax.lax.bitcast_convert_type(whole.astype(jnp.uint8), quant_type.code_dtype)
+        return jax.lax.bitcast_convert_type(codes.astype(jnp.uint8), quant_type.code_dtype)
     is_unsigned = panels.levels in TABLES or panels.has_minima
-    return (whole.astype(jnp.int32) - (0 if is_unsigned else 2 ** (panels.bits - 1))).astype(quant_type.code_dtype)
+    return (codes.astype(jnp.int32) - (0 if is_unsigned else 2 ** (panels.bits - 1))).astype(quant_type.code_dtype)
 
 
 def _as_bits(scales: Float[Array, "s g _"]) -> Array:

@@ -131,16 +131,16 @@ def _for_vectors(
     builder: ir.IRBuilder, row_address: ir.Value, size: ir.Value, visit: Callable[[ir.Value, ir.Value], None]
 ) -> None:
     """Calls `visit(first, address)` for every 16 values; the last vector is a copy, padded with -inf."""
-    num_whole = builder.sub(size, builder.urem(size, i64(LANES)))
-    with for_range(builder, num_whole, step=LANES) as first:
+    num_full = builder.sub(size, builder.urem(size, i64(LANES)))
+    with for_range(builder, num_full, step=LANES) as first:
         visit(first, at(builder, row_address, first, WORD))
     padded = alloca(builder, VECTOR)
-    with builder.if_then(builder.icmp_unsigned("<", num_whole, size)):
+    with builder.if_then(builder.icmp_unsigned("<", num_full, size)):
         write(builder, constant(-math.inf), padded)
-        with for_range(builder, size, num_whole) as index:
+        with for_range(builder, size, num_full) as index:
             value = read(builder, at(builder, row_address, index, WORD), F32)
-            write(builder, value, at(builder, padded, builder.sub(index, num_whole), WORD))
-        visit(num_whole, padded)
+            write(builder, value, at(builder, padded, builder.sub(index, num_full), WORD))
+        visit(num_full, padded)
 
 
 def _insert(builder: ir.IRBuilder, selected: _Selected, value: ir.Value, index: ir.Value) -> None:

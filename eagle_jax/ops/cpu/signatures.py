@@ -108,9 +108,9 @@ class Checks:
     def _buffer(self, pointer: ir.Value, type_: str, what: str, lengths: dict[str, ir.Value]) -> Buffer:
         builder = self.builder
         dtype, symbols = _parsed(type_)
-        found_dtype = read(builder, at(builder, pointer, BUFFER["dtype"]), I32)
+        actual_dtype = read(builder, at(builder, pointer, BUFFER["dtype"]), I32)
         rank = read(builder, at(builder, pointer, BUFFER["rank"]), I64)
-        same_dtype = builder.icmp_unsigned("==", found_dtype, _i32(DTYPES[dtype]))
+        same_dtype = builder.icmp_unsigned("==", actual_dtype, _i32(DTYPES[dtype]))
         self._require(builder.and_(same_dtype, builder.icmp_unsigned("==", rank, i64(len(symbols)))), what)
         dims = read(builder, at(builder, pointer, BUFFER["dims"]), POINTER)
         sizes = tuple(read(builder, at(builder, dims, axis, 8), I64) for axis in range(len(symbols)))

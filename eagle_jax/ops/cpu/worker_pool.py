@@ -108,17 +108,17 @@ def num_missing(builder: ir.IRBuilder) -> ir.Value:
 
 def work_loop(builder: ir.IRBuilder, run_job: Callable[[ir.IRBuilder, ir.Value], None]) -> None:
     """Builds the loop in which a thread waits for jobs, if a slot is empty; `run_job(builder, job)` builds one job."""
-    own_slot, polls, num_jobs = (alloca(builder, 8) for _ in range(3))
-    write(builder, NULL, own_slot)
+    slot_address, polls, num_jobs = (alloca(builder, 8) for _ in range(3))
+    write(builder, NULL, slot_address)
     write(builder, i64(0), num_jobs)
     with for_range(builder, i64(SLOTS)) as index:
         slot = at(builder, _table(builder), builder.add(index, i64(1)), LINE)
-        has_none = builder.icmp_unsigned("==", builder.ptrtoint(read(builder, own_slot, POINTER), I64), i64(0))
+        has_none = builder.icmp_unsigned("==", builder.ptrtoint(read(builder, slot_address, POINTER), I64), i64(0))
         is_empty = builder.icmp_unsigned("==", _load(builder, slot), EMPTY)
         with builder.if_then(builder.and_(has_none, is_empty)), builder.if_then(_exchange(builder, slot, EMPTY, FREE)):
-            write(builder, slot, own_slot)
+            write(builder, slot, slot_address)
             builder.atomic_rmw("umax", _table(builder), builder.add(index, i64(1)), "acq_rel")
-    slot = read(builder, own_slot, POINTER)
+    slot = read(builder, slot_address, POINTER)
     with builder.if_then(builder.icmp_unsigned("!=", builder.ptrtoint(slot, I64), i64(0))):
         write(builder, i64(0), polls)
         with forever(builder) as leave:

@@ -147,8 +147,8 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
         for head in heads:
             values = v[head]
             if tiling.ragged:  # beyond the cache there may be anything, and nothing times anything may be no number
-                own = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
-                values = jnp.where(own < length[row], values, jnp.zeros_like(values))
+                value_slot = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
+                values = jnp.where(value_slot < length[row], values, jnp.zeros_like(values))
             seen = jnp.where(committed, scores(q[head], k[head], softcap), UNSEEN)
             _keep(sums, head, absorb(tuple(ref[head] for ref in sums), seen, values))
 
@@ -178,7 +178,7 @@ def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.B
     size, fresh = case.q.shape[3], max(case.visible.shape[2], LEAST)
     q = _pad(case.q.reshape(*case.q.shape[:2], case.group, case.nodes, size), 3, tiling.nodes)
     visible = _pad(_pad(case.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
-    whole = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them
+    heads_per_tile = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them
     parts = max(tiling.nodes // tiling.rows, 1)  # tiles of a query head
 
     def by_rows(b: Any, t: Any, k: Any, i: Any, *_: Any) -> tuple[Any, ...]:
@@ -189,14 +189,14 @@ def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.B
         return cache_rows[b], k, jnp.minimum(start[b] + i, last), 0
 
     arrays = [q.reshape(*case.q.shape[:2], -1, size), *(_pad(part, 2, fresh) for part in case.fresh)]
-    arrays.append(jnp.tile(visible, (1, whole, 1)))
+    arrays.append(jnp.tile(visible, (1, heads_per_tile, 1)))
     specs = [
         pl.BlockSpec((None, tiling.heads, tiling.rows, size), lambda b, t, k, i, *_: (b, k, t, 0)),
         *[pl.BlockSpec((None, tiling.heads, fresh, size), lambda b, t, k, i, *_: (b, k, 0, 0))] * 2,
         pl.BlockSpec((None, tiling.rows, fresh), by_rows),
     ]
     if case.first is not None:
-        arrays.append(jnp.tile(_pad(case.first.astype(jnp.int32), 1, tiling.nodes), (1, whole))[..., None])
+        arrays.append(jnp.tile(_pad(case.first.astype(jnp.int32), 1, tiling.nodes), (1, heads_per_tile))[..., None])
         specs.append(pl.BlockSpec((None, tiling.rows, 1), by_rows))
     streamed = pl.BlockSpec((None, tiling.heads, tiling.block, size), block)
     return [*arrays, *case.prefix], [*specs, streamed, streamed]

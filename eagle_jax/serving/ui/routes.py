@@ -19,7 +19,7 @@ from eagle_jax.serving.answering import EventStream
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.service import Service, openai_defaults
-from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_given
+from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_argument
 from eagle_jax.serving.ui.race import race
 from eagle_jax.serving.ui.step_events import StepEvents, summary
 
@@ -67,7 +67,7 @@ class Page:
                 if listed.title and listed.has(self._model)
             ],
             "drafter": None if method.drafter == "none" else method.drafter,
-            "tree": tree_given(method),
+            "tree": tree_argument(method),
             "suggestions": SUGGESTIONS,
         }
 
@@ -93,7 +93,7 @@ class Page:
         method, call = await self._asked(request)
         tickets: list[Ticket] = []
         events = self._answer(request.app.state.service, method, call, tickets)
-        return EventStream(_told(events), tickets, request.app.state.service.limits.answer_seconds)
+        return EventStream(_event_bytes(events), tickets, request.app.state.service.limits.answer_seconds)
 
     async def race(self, request: Request) -> Response:
         """An answer with a draft beside the same without."""
@@ -102,7 +102,7 @@ class Page:
             raise Refused(429, "another race is on; start this one when it is over")
         await self._racing.acquire()  # at once, since nobody has it: no other request comes between
         seconds = request.app.state.service.limits.answer_seconds
-        return _Holding(self._racing, _told(self._race(method, call, seconds)), seconds)
+        return _Holding(self._racing, _event_bytes(self._race(method, call, seconds)), seconds)
 
     async def _asked(self, request: Request) -> tuple[DraftMethod, Call]:
         """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
@@ -139,7 +139,7 @@ class Page:
         options = openai_defaults() | call.options
         prompt_and_limit = call.prompts[0], options.get("max_new_tokens")
         options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *prompt_and_limit)
-        events = race(self._model, call.prompts[0], drafter=method.drafter, tree=tree_given(method), **options)
+        events = race(self._model, call.prompts[0], drafter=method.drafter, tree=tree_argument(method), **options)
         while (update := await asyncio.to_thread(next, events, None)) is not None:
             yield update
             if time.monotonic() > until and "verdict" not in update:
@@ -161,7 +161,7 @@ class _Holding(EventStream):
             self._lock.release()
 
 
-async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     """Server-sent events; an error is one too, and ends them."""
     try:
         async for update in events:

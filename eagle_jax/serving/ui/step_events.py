@@ -38,8 +38,12 @@ class StepEvents:
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
-        told = self._split(tokens, is_last=chunk.result is not None)
-        fields = told | {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
+        split = self._split(tokens, is_last=chunk.result is not None)
+        fields = split | {
+            "tokens": tokens,
+            "drafted": max(sum(chunk.accepted_lengths) - 1, 0),
+            "seconds": chunk.seconds,
+        }
         if chunk.step is not None and chunk.step.accepted and sum(chunk.step.valid) > 1:
             fields["tree"] = tree = _tree(self._tokenizer, chunk.step)
             fields["drafted"] = len(tree["accepted"]) - 1
@@ -60,8 +64,8 @@ class StepEvents:
     def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
         """`text` in a piece for each token; a character belongs to the token that completes it."""
         before, self._ids = self._ids, [*self._ids, *token_ids][-BEFORE:]
-        whole = [*before, *token_ids]
-        lengths = [len(settled(decode(self._tokenizer, whole[:end]), ())) for end in range(len(before), len(whole) + 1)]
+        ids = [*before, *token_ids]
+        lengths = [len(settled(decode(self._tokenizer, ids[:end]), ())) for end in range(len(before), len(ids) + 1)]
         pieces, start = [], 0
         for length in lengths[1:-1]:
             end = min(max(len(text) - (lengths[-1] - length), start), len(text))
@@ -89,13 +93,13 @@ def _number(value: float) -> float | None:
 
 def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
     """A step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
-    there = [node for node, valid in enumerate(step.valid) if valid]
-    place = {node: number for number, node in enumerate(there)} | {-1: -1}
+    valid_nodes = [node for node, valid in enumerate(step.valid) if valid]
+    place = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
     last = step.accepted[-1]
-    ends = [node for node in there if step.parents[node] == last and step.tokens[node] == step.draws[last]][:1]
+    ends = [node for node in valid_nodes if step.parents[node] == last and step.tokens[node] == step.draws[last]][:1]
     return {
-        "texts": [_shown(tokenizer, step.tokens[node]) for node in there],
-        "parents": [place[step.parents[node]] for node in there],
+        "texts": [_shown(tokenizer, step.tokens[node]) for node in valid_nodes],
+        "parents": [place[step.parents[node]] for node in valid_nodes],
         "accepted": [place[node] for node in (*step.accepted, *ends)],
         "drawn": None if ends else _shown(tokenizer, step.draws[last]),
     }
