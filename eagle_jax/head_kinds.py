@@ -38,7 +38,7 @@ class HeadKind:
         return self.title if self.title.endswith("heads") else f"{'an' if self.title[0] in 'EM' else 'a'} {self.title}"
 
     def get(self, part: str) -> Any:
-        """The module or object that a field names."""
+        """Returns the module or object that a field names."""
         return _resolve(getattr(self, part))
 
 

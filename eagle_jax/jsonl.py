@@ -77,7 +77,7 @@ class JsonLines(Generic[Entry]):
 
 
 def complete_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes]]:
-    """What `read` gives for each line of a file, with the line, up to the first that is damaged or has no end."""
+    """Yields `read(line)` and the line for each line of a file, up to the first that is damaged or has no end."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             entry = read(line, number)
@@ -87,12 +87,12 @@ def complete_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes
 
 
 def to_line(record: Mapping[str, Any]) -> bytes:
-    """A record as a line."""
+    """Returns a record as a line."""
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
 def parsed(line: bytes) -> Any:
-    """The JSON value of a line; None if there is none."""
+    """Returns the JSON value of a line; None if there is none."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

@@ -36,7 +36,7 @@ TINY = LlamaConfig(
 def synthetic_pair(
     config: LlamaConfig = TINY, *, seed: int = 0, strength: float = 0.2, error: float = 0.2
 ) -> tuple[LM, Head]:
-    """A random target, and a head whose guesses are right for part of the time.
+    """Returns a random target, and a head whose guesses are right for part of the time.
 
     The target's layers add little to the residual stream (`strength`), so its next token depends mostly on the last
     one. The head passes the embedding through and adds noise of relative size `error`: 0 guesses as well as the
@@ -60,7 +60,7 @@ def synthetic_pair(
 
 
 def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: Any) -> Head3:
-    """An EAGLE-3 head whose guesses for a target of `synthetic_pair` are right for part of the time.
+    """Returns an EAGLE-3 head whose guesses for a target of `synthetic_pair` are right for part of the time.
 
     Its attention looks mostly at the slot itself and passes the embedding through, with noise of relative size `error`.
 
@@ -128,7 +128,8 @@ def synthetic_hydra(
 
 
 def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed: int = 0, **flags: Any) -> DFlash:
-    """A DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random texts.
+    """Returns a DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random
+    texts.
 
     Args:
         steps: updates (Adam on the cross-entropy of every slot, given the true token before it, too, where the head
@@ -152,7 +153,7 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
 
 
 def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed: int = 0, **flags: Any) -> Head3:
-    """A P-EAGLE head of two layers that learnt as `synthetic_dflash` does, with an embedding of its own.
+    """Returns a P-EAGLE head of two layers that learnt as `synthetic_dflash` does, with an embedding of its own.
 
     Args:
         num_drafted: tokens that one pass drafts.
@@ -189,7 +190,7 @@ def _trained(
     steps: int,
     seed: int,
 ) -> Any:
-    """The head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
+    """Returns the head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
 
     Args:
         block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`: of what it drafts after the roots at
@@ -248,13 +249,13 @@ def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Fl
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
-    """A draft layer like the target's: dense, within the window, if there is one."""
+    """Returns a draft layer like the target's: dense, within the window, if there is one."""
     changes = config.of_llama() | {"rope": config.rope.for_heads(), "experts": None, "full_attention_layers": ()}
     return dataclasses.replace(config, num_hidden_layers=1, **changes)
 
 
 def cpu_backend() -> Any:
-    """The module of the CPU backend; None where its folder is not there, or it cannot be used."""
+    """Returns the module of the CPU backend; None where its folder is not there, or it cannot be used."""
     try:
         backend = importlib.import_module("eagle_jax.ops.cpu.backend")
     except ImportError:

@@ -48,7 +48,7 @@ def guard_cpu_reductions() -> None:
 
 
 def _backend_is_running() -> bool:
-    """Whether JAX has started a backend: from then on it refuses another number of CPU devices."""
+    """Returns whether JAX has started a backend: from then on it refuses another number of CPU devices."""
     count = getattr(jax.config, "jax_num_cpu_devices")
     try:
         jax.config.update("jax_num_cpu_devices", count + 1)
@@ -84,7 +84,9 @@ def loop_options() -> dict[str, Any]:
 
 @functools.cache
 def _supported_option(name: str) -> dict[str, Any]:
-    """The option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an error."""
+    """Returns the option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an
+    error.
+    """
     try:
         jax.jit(lambda: jnp.zeros(()), compiler_options={name: True}).lower().compile()
     except jax.errors.JaxRuntimeError as error:

@@ -168,7 +168,7 @@ class CallParser:
             self.at = at + len(text)
 
     def _matches(self, text: str, at: int) -> Generator[None, None, bool]:
-        """Whether a text stands there, as soon as that is certain."""
+        """Yields whether a text stands there, as soon as that is certain."""
         while not self._text.startswith(text, at):
             if not text.startswith(self._text[at : at + len(text)]):
                 return False
@@ -210,7 +210,7 @@ def skip_space(text: str, at: int) -> int:
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The JSON object of a text; None if it is none."""
+    """Returns the JSON object of a text; None if it is none."""
     try:
         value = loads(text)
     except ValueError:
@@ -226,7 +226,8 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
-    """The value of an argument that is written without quotes: what its schema says it is, else JSON if it is some.
+    """Returns the value of an argument that is written without quotes: what its schema says it is, else JSON if it is
+    some.
 
     A text that may be one is left as it is.
     """
@@ -242,7 +243,7 @@ def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, depth: int = 0) -> set[str]:
-    """The types that a schema names for a value; empty if it names none. What is nested too deeply may be any."""
+    """Returns the types that a schema names for a value; empty if it names none. What is nested too deeply may be any."""
     if not isinstance(schema, Mapping):
         return set()
     if depth > DEEPEST:

@@ -122,14 +122,14 @@ class ChatAnswer:
 
 
 def _last_message(tokenizer: Any, prompt: Sequence[int]) -> str:
-    """What a prompt has of the answer's message already."""
+    """Returns the part of the answer's message that the prompt already has."""
     start = tokenizer.convert_tokens_to_ids(START)
     begin = next((place for place in reversed(range(len(prompt))) if prompt[place] == start), len(prompt))
     return tokenizer.decode([*prompt[begin:]], skip_special_tokens=False) or f"{START}assistant"
 
 
 def _joined(pieces: Sequence[str | Thought | ToolCall]) -> list[str | Thought | ToolCall]:
-    """The pieces, with those of one kind that follow each other as one."""
+    """Returns the pieces, with those of one kind that follow each other as one."""
     joined: list[str | Thought | ToolCall] = []
     for piece in pieces:
         last = joined[-1] if joined else None

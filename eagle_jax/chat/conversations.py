@@ -44,7 +44,7 @@ class Skipped:
 
 
 def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
-    """The conversations of a file; a record that is no conversation comes as `Skipped` in its place.
+    """Yields the conversations of a file; a record that is no conversation comes as `Skipped` in its place.
 
     Leading answers that nobody asked for and a last question that nobody answered are cut off.
 
@@ -66,7 +66,7 @@ def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
 
 
 def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """Each JSON object with its place, or what is wrong there."""
+    """Yields each JSON object with its place, or what is wrong there."""
     with path.open("rb") as file:
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:  # the mark that some editors begin a file with
             file.seek(0)
@@ -135,7 +135,7 @@ def _role(name: str) -> str:
 
 
 def _text(content: Any) -> Any:
-    """The text of a message in parts, `[{"type": "text", "text": ".."}]`."""
+    """Returns the text of a message in parts, `[{"type": "text", "text": ".."}]`."""
     if not isinstance(content, list):
         return content
     if any(part["type"] != "text" for part in content):

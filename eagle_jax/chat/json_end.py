@@ -18,7 +18,7 @@ class JsonEnd:
         self._place, self._depth, self._in_string = begin, 0, False
 
     def read(self, text: str) -> int | None:
-        """The end in a text that begins with those that were read before."""
+        """Returns the end in a text that begins with those that were read before."""
         while self.end is None and self._place < len(text):
             if self._in_string:
                 self._leave_string(text)

@@ -21,7 +21,7 @@ IGNORED_IN_PARTS = dict.fromkeys(
 
 
 def is_message(message: Any) -> bool:
-    """Whether it has a role and a text; one that calls functions, or refused to answer, may have none."""
+    """Returns whether it has a role and a text; one that calls functions, or refused to answer, may have none."""
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")
@@ -31,8 +31,8 @@ def is_message(message: Any) -> bool:
 
 
 def content_of(fields: Fields) -> str | None:
-    """The text of a message: its `content`, which is text or a list of parts, or why it refused to answer; None where
-    it has neither.
+    """Returns the text of a message: its `content`, which is text or a list of parts, or why it refused to answer; None
+    where it has neither.
 
     Raises:
         FieldError: it is neither text nor a list, or a part is no text.
@@ -93,7 +93,7 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
 
 
 def _thought(message: Message) -> str | None:
-    """A message's earlier reasoning, under any of its names."""
+    """Returns a message's earlier reasoning, under any of its names."""
     return next((message[name] for name in FIELDS if isinstance(message.get(name), str)), None)
 
 
@@ -118,7 +118,7 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 
 def arguments_of(arguments: Any, where: str) -> Any:
-    """The arguments of a call out of their JSON; what is no text is returned as it is. Raises ValueError."""
+    """Returns the arguments of a call out of their JSON; what is no text is returned as it is. Raises ValueError."""
     if not isinstance(arguments, str):
         return arguments
     try:

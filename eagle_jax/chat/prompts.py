@@ -48,7 +48,7 @@ Prompt = str | Text | Chat | Sequence[Message] | Sequence[int]
 
 
 def split(prompts: Any) -> tuple[list[Prompt], bool]:
-    """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
+    """Returns the prompts as a list, and whether a list is what was given (a list in gives a list out)."""
     if isinstance(prompts, (str, Text, Chat)):
         return [prompts], False
     prompts = _as_lists(prompts)
@@ -116,7 +116,7 @@ def _without_padding(ids: Any, mask: Any) -> list[Any]:
 
 
 def _one_row(prompt: Any) -> Any:
-    """One prompt of those that `_as_lists` reads; tokenizers return one as a batch of one row."""
+    """Returns one prompt of those that `_as_lists` reads; tokenizers return one as a batch of one row."""
     rows = _as_lists(prompt)
     is_batch = rows is not prompt and isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], list)
     return rows[0] if is_batch else rows
@@ -153,7 +153,7 @@ def _encode_chat(tokenizer: Any, chat: Chat, where: str) -> list[int]:
 
 
 def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
-    """A conversation in the words of the model's chat template.
+    """Returns a conversation in the words of the model's chat template.
 
     Raises:
         ValueError: `chat.template` has the name of an argument of `apply_chat_template`.

@@ -84,13 +84,13 @@ FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 def templates_of(tokenizer: Any) -> str:
-    """The text of all chat templates of a tokenizer."""
+    """Returns the text of all chat templates of a tokenizer."""
     templates = getattr(tokenizer, "chat_template", None) or ""
     return "\n".join(map(str, templates.values())) if isinstance(templates, Mapping) else str(templates)
 
 
 def reasoning_format_for(tokenizer: Any, stated: str | None = None) -> ReasoningFormat | None:
-    """The format that a model's chat template has, or else its vocabulary; None if there is none.
+    """Returns the format that a model's chat template has, or else its vocabulary; None if there is none.
 
     Args:
         stated: the name of a format to take instead, or "none".
@@ -104,7 +104,7 @@ def reasoning_format_for(tokenizer: Any, stated: str | None = None) -> Reasoning
 
 
 def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> bool:
-    """Whether a prompt's tokens end within reasoning, which an answer goes on with.
+    """Returns whether a prompt's tokens end within reasoning, which an answer goes on with.
 
     The last message counts, which begins after the last special token; where there is none, the mark at the very end.
     """
@@ -125,7 +125,7 @@ def _marks(tokenizer: Any) -> tuple[tuple[int, str], ...]:
 
 
 def reasoning_field(template: str) -> str | None:
-    """The name under which a chat template reads a message's earlier reasoning; None if it reads none."""
+    """Returns the name under which a chat template reads a message's earlier reasoning; None if it reads none."""
     read = (name for name in FIELDS if re.search(rf"\.{name}\b|['\"]{name}['\"]", template))
     return next(read, None)
 
@@ -155,7 +155,7 @@ class PieceReader(abc.ABC):
         self.is_thinking = False
 
     def add(self, text: str) -> list[Any]:
-        """What is certain with more of the text."""
+        """Reads more of the text and returns the pieces that are now certain."""
         self._text += text
         pieces = []
         while (piece := next(self._reading, None)) is not None:
@@ -163,13 +163,13 @@ class PieceReader(abc.ABC):
         return pieces
 
     def end(self) -> list[Any]:
-        """What is left when the answer is complete."""
+        """Returns the remaining pieces once the answer is complete."""
         self._is_last = True
         return self.add("")
 
     @abc.abstractmethod
     def _read(self) -> Iterator[Any]:
-        """The pieces; None where more of the text is needed, which is not asked for after the last."""
+        """Returns the pieces; None where more of the text is needed, which is not asked for after the last."""
 
     def _skip_space(self) -> Iterator[None]:
         while not self._text.strip() and not self._is_last:

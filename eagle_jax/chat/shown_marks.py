@@ -25,7 +25,7 @@ class ShownMarks:
         self._length = 0  # of the text so far
 
     def pieces(self, token_ids: Sequence[int], new: str) -> Iterator[str]:
-        """The text of each of some tokens, whose own text is `new`, as far as it is certain; and what is left."""
+        """Yields the text of each of some tokens, whose own text is `new`, as far as it is certain; and what is left."""
         begin, end = self._length, self._length + len(new)
         for id_ in token_ids if self._by_token else ():
             if id_ in self._marks:
@@ -35,7 +35,7 @@ class ShownMarks:
         yield self._upto(end, begin, new)
 
     def _upto(self, place: int, begin: int, new: str) -> str:
-        """The text from where it was shown up to a place, with the marks between."""
+        """Returns the text from where it was shown up to a place, with the marks between."""
         parts = list[str]()
         place = max(place, self._length)
         while self._pending and self._pending[0][0] <= place:
@@ -48,7 +48,7 @@ class ShownMarks:
 
 
 def _hidden(tokenizer: Any, texts: Iterable[str]) -> dict[int, str]:
-    """The special tokens in these texts, by their ids."""
+    """Returns the special tokens in these texts, by their ids."""
     marks = dict.fromkeys(mark for text in texts for mark in MARK.findall(text))
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in marks}
     mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's

@@ -39,12 +39,12 @@ class CallReader:
         self._least = 1  # characters of the text that it reads at least
 
     def add(self, text: str) -> list[str | ToolCall]:
-        """What is certain with more of the text."""
+        """Reads more of the text and returns the pieces that are now certain."""
         self._text += text
         return self._pieces(is_last=False)
 
     def end(self) -> list[str | ToolCall]:
-        """What is left when the answer is complete."""
+        """Returns the remaining pieces once the answer is complete."""
         if self.calls and any(
             mark.strip().startswith(self._text.strip()) for mark in (self._format.end, self._section_end)
         ):
@@ -91,7 +91,7 @@ class CallReader:
         return True
 
     def _bare(self) -> int | None:
-        """Where a call may stand bare, after white space or what parts it from the one before; None if nowhere."""
+        """Returns where a call may stand bare, after white space or what parts it from the one before; None if nowhere."""
         if not self._format.bare or not self._only_calls:
             return None
         separator = AFTER_CALL if self.calls else SPACE

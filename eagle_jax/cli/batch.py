@@ -149,7 +149,7 @@ def batch(
 def _meet(
     coordinator: str | None, processes: int | None, process: int | None, timeout: float, one_model: bool
 ) -> tuple[int, int]:
-    """Which host this is, of how many; waits for the others where a coordinator is named."""
+    """Returns which host this is, of how many; waits for the others where a coordinator is named."""
     if coordinator is None:
         if one_model:
             raise ValueError("--one-model is for several processes; give --coordinator too")
@@ -162,7 +162,7 @@ def _meet(
 
 
 def _mesh(mesh: str | None, coordinator: str | None, one_model: bool) -> str | None:
-    """A model that each process has for itself lies on its own devices; one that they share, on all."""
+    """Returns the mesh: a process's own devices for a model of its own, all devices for a shared model."""
     if one_model:
         if mesh is not None and mesh.startswith(api.LOCAL):
             raise ValueError(f"--mesh {mesh} is of one process's devices and --one-model of all; give one of the two")

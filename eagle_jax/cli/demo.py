@@ -86,7 +86,7 @@ def _heading(temperature: float) -> str:
 
 
 def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
-    """Both answers; EAGLE's is written as it comes."""
+    """Returns both answers; EAGLE's is written as it comes."""
     request: dict[str, Any] = dict(max_new_tokens=MAX_NEW_TOKENS, temperature=temperature, seed=0)
     prompt = [{"role": "user", "content": chat}]
     eagle = None

@@ -200,7 +200,7 @@ def compare_answers(
 
 
 def _run_folder(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
-    """The folder, new or gone on with, which knows the command and the machine too."""
+    """Returns the folder, new or gone on with, which knows the command and the machine too."""
     where = surroundings()
     settings["device"] = where.pop("device")
     command = shlex.join(["eagle-jax", *sys.argv[1:]])
@@ -241,7 +241,7 @@ def _ask(
 
 
 def _fingerprints(target: str | None, heads: Sequence[str], draft: str | None, datastore: str | None) -> dict[str, Any]:
-    """What lies at the paths that were given: another head may lie there when a run is gone on with."""
+    """Returns fingerprints of the files at the given paths: another head may lie there when a run is continued."""
     digests = api.fingerprints(target, None, draft=draft, datastore=datastore)
     others = {f"head {head}": api.fingerprints(target, head)["head"] for head in heads}
     return {f"fingerprint of {name}": digest for name, digest in (digests | others).items() if digest is not None}

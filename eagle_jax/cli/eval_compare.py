@@ -58,7 +58,7 @@ def _settings(file: pathlib.Path) -> dict[str, Any]:
 
 
 def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
-    """What differs between the ways in which two runs drew their tokens; nothing if one is not known."""
+    """Returns how two runs differ in sampling options; empty if those of one are unknown."""
     if a is None or b is None:
         return ""
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]

@@ -9,7 +9,7 @@ from eagle_jax.cli.report import new_table
 
 
 def operations(findings: Sequence[api.Finding]) -> Table:
-    """What was found about each candidate; times are those of the numbers of rows that were tried, the fewest first."""
+    """Returns a table of the findings on each candidate; times are listed by number of rows, the fewest first."""
     devices = ", ".join(dict.fromkeys(one.device for one in findings))
     taken = api.fastest(findings)
     shown = new_table("operation", "shape", "candidate", "us a call", "error", "", title=devices or "Nothing measured")

@@ -80,7 +80,7 @@ def profile(
 
 
 def table(profiled: api.Profile) -> Table:
-    """The phases of a step, and their shares."""
+    """Returns the phases of a step, and their shares."""
     shown = new_table("phase", "ms", "share")
     total = sum(profiled.phases.values())
     for name, seconds in profiled.phases.items():

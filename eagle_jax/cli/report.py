@@ -38,7 +38,7 @@ def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
 
 
 def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
-    """What steps were spent on, by the size of their trees: 1 node is plain decoding."""
+    """Returns a table of how steps were spent, by the size of their trees: 1 node is plain decoding."""
     shown = new_table("method", *tables.SPENT)
     for name, parts in spent.items():
         for one in parts:
@@ -56,7 +56,7 @@ def new_table(first: str, *others: str, title: str | None = None) -> Table:
 
 
 def rich_table(table: tables.Table) -> Table:
-    """A table of a run for the terminal."""
+    """Returns a table of a run for the terminal."""
     shown = new_table(*table.header, title=table.title)
     for row in table.rows:
         shown.add_row(*row)
@@ -66,7 +66,7 @@ def rich_table(table: tables.Table) -> Table:
 
 
 def nothing_fits(questions: int, prompter: Prompter) -> str:
-    """Why nothing can be asked."""
+    """Returns why nothing can be asked."""
     return (
         f"none of the {questions} questions fits: prompt and {prompter.max_new_tokens} new tokens must stay within the "
         f"context of {prompter.model.context} tokens; lower --max-new-tokens or take another file"
@@ -74,7 +74,7 @@ def nothing_fits(questions: int, prompter: Prompter) -> str:
 
 
 def differences(talks: Talks, plain: str) -> list[str]:
-    """A sentence for each method that wrote other answers than plain decoding; none when all are identical."""
+    """Returns a sentence for each method that wrote other answers than plain decoding; none when all are identical."""
     base = {talk.id: talk for talk in talks[plain]}
     sentences = []
     for name in (name for name in talks if name != plain):
@@ -93,7 +93,7 @@ def differences(talks: Talks, plain: str) -> list[str]:
 
 
 def surroundings() -> dict[str, Any]:
-    """Where something was measured, and with which versions."""
+    """Returns where something was measured, and with which versions."""
     device = jax.devices()[0]
     return {
         "eagle_jax": eagle_jax.__version__,
@@ -103,7 +103,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def as_dict(groups: Mapping[str, Mapping[str, Figures]]) -> list[dict[str, Any]]:
-    """The figures for `--json`: a list of groups, each with its methods."""
+    """Returns the figures for `--json`: a list of groups, each with its methods."""
     return [
         {"category": group, "methods": {name: dataclasses.asdict(row) for name, row in methods.items()}}
         for group, methods in groups.items()

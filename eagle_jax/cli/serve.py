@@ -183,7 +183,7 @@ def _check_format(option: str, value: str | None, choices: Sequence[str]) -> Non
 
 
 def serving_room() -> Any:
-    """The room of the server, which needs libraries that the package alone does not bring."""
+    """Returns the room of the server, which needs libraries that the package alone does not bring."""
     try:
         from eagle_jax import serving
     except ModuleNotFoundError as error:

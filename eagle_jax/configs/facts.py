@@ -60,11 +60,13 @@ class Rope:
             raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}; expected more than 0, at most 1")
 
     def rotated(self, head_dim: int) -> int:
-        """How many dimensions of a head are rotated, if only by nothing."""
+        """Returns how many dimensions of a head are rotated, if only by nothing."""
         return head_dim if self.kind == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def for_heads(self) -> "Rope":
-        """The rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its base."""
+        """Returns the rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its
+        base.
+        """
         is_llamas = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
         return self if is_llamas and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
 

@@ -257,5 +257,7 @@ def _check_edges(c: DFlashConfig) -> None:
 
 
 def dflash_taps(layers: int) -> tuple[int, ...]:
-    """The taps of published DFlash heads for a target of so many layers: five from 2 to the last but two, evenly."""
+    """Returns the taps of published DFlash heads for a target of so many layers: five from 2 to the last but two,
+    evenly.
+    """
     return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))

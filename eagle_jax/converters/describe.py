@@ -49,7 +49,7 @@ class Description:
 
 
 def describe(folder: str | pathlib.Path) -> Description:
-    """What a folder or GGUF file holds and whether it would load.
+    """Describes the contents of a folder or GGUF file, and whether it would load.
 
     Raises:
         FileNotFoundError, ValueError: no folder, no config, or weight files that are missing or damaged.
@@ -85,7 +85,7 @@ def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
 
 
 def _kind(weights: Weights) -> str:
-    """What the names and shapes of tensors say, whether they make a whole model or not: `target`, a row of
+    """Returns the kind of model by the names and shapes of tensors, complete or not: `target`, a row of
     `HEAD_KINDS`, or `unknown`.
     """
     if llama.is_bare(weights.info):
@@ -100,7 +100,7 @@ def _kind(weights: Weights) -> str:
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, str, dict[str, Any]]:
-    """Why the folder would not load, its kind as the config tells it, and its settings."""
+    """Returns why the folder would not load, its kind as the config tells it, and its settings."""
     try:
         if kind == TARGET:
             config = llama.read_config(weights.folder)
@@ -113,5 +113,5 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """A config as plain JSON has it: lists for tuples."""
+    """Returns a config as plain JSON has it: lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(config)))

@@ -26,7 +26,7 @@ class Part:
     row: int | None = None
 
     def info(self, tensor: TensorInfo) -> TensorInfo:
-        """What is known of the part; of a tensor that is too short its shape tells so."""
+        """Returns the part's shape, dtype and file; a tensor that is too short gives a part that is too short."""
         shape = list(tensor.shape)
         if self.transposed and tensor.quant_type is None:
             shape[-2:] = shape[:-3:-1]
@@ -35,11 +35,11 @@ class Part:
         return dataclasses.replace(tensor, shape=tuple(shape[0 if self.row is None else 1 :]))
 
     def of(self, tensor: np.ndarray) -> np.ndarray:
-        """The part of floats."""
+        """Returns the part of floats."""
         return self._of(tensor.swapaxes(-1, -2) if self.transposed else tensor)
 
     def of_quantized(self, tensor: QuantizedTensor) -> QuantizedTensor:
-        """The part of a quantized weight, whose inputs are never divided."""
+        """Returns the part of a quantized weight, whose inputs are never divided."""
         minima = None if tensor.minima is None else self._of(tensor.minima)
         return QuantizedTensor(self._of(tensor.codes), self._of(tensor.scales), minima, tensor.order)
 

@@ -4,13 +4,13 @@ import re
 
 
 def listed(names: list[str], limit: int = 3) -> str:
-    """The first few names, and how many more there are."""
+    """Returns the first few names, and how many more there are."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
 
 
 def first_sentence(error: BaseException) -> str:
-    """What another library says first; the rest is advice that does not fit here."""
+    """Returns the first sentence of another library's message; the rest is advice that does not fit here."""
     return re.split(r"\. |\n", str(error))[0].rstrip(".")
 
 

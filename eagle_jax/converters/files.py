@@ -74,7 +74,7 @@ _OCTETS = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes
 
 
 def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
-    """A tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all values."""
+    """Returns a tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all values."""
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         begin, end = json.loads(file.read(header))[name]["data_offsets"]
@@ -141,7 +141,7 @@ class Weights:
         self._parts |= {part: (name, one) for part, one in parts.items()}
 
     def take(self, name: str) -> np.ndarray:
-        """The values of one tensor, once; those of a quantized weight in float32."""
+        """Returns the values of one tensor, once; those of a quantized weight in float32."""
         if name in self._parts:
             undivided, part = self._parts[name]
             quant_type = self._wholes[undivided].quant_type
@@ -170,7 +170,7 @@ class Weights:
         return self._take_quantized(name)
 
     def _undivided(self, name: str, take: Callable[[str], Any]) -> Any:
-        """A tensor of which parts are taken one after the other; it is read again if others come between."""
+        """Returns a tensor of which parts are taken one after the other; it is read again if others come between."""
         if self._divided[0] != name:
             self._divided = "", None  # so that two are never in memory
             self._divided = name, take(name)
@@ -182,7 +182,7 @@ class Weights:
         return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]
 
     def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """What one tensor of `info` is in a file that we write: one tensor, or those of a quantized weight."""
+        """Yields the tensors that one tensor of `info` becomes on disk: itself, or those of a quantized weight."""
         quant_type = self.info[name].quant_type
         if quant_type is None:
             yield name, self.take(name)
@@ -190,11 +190,11 @@ class Weights:
             yield from packed.tensors(name, self.take_quantized(name), quant_type.bits)
 
     def _take_stored(self, name: str) -> np.ndarray:
-        """A tensor as it is stored."""
+        """Returns a tensor as it is stored."""
         return self._peeked.pop(name) if name in self._peeked else self._holder[name].take(name)
 
     def _peek(self, name: str) -> np.ndarray:
-        """A small tensor, which can be taken again."""
+        """Returns a small tensor, which can be taken again."""
         if name not in self._peeked:
             self._peeked[name] = self._holder[name].take(name)
         return self._peeked[name]
@@ -209,7 +209,7 @@ class Weights:
 
 
 def opened(path: pathlib.Path) -> TensorFile:
-    """One file of tensors, as it is stored."""
+    """Returns one file of tensors, as it is stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf.tensors import GgufTensors
 
@@ -218,7 +218,7 @@ def opened(path: pathlib.Path) -> TensorFile:
 
 
 def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """The files that hold the weights of `folder`, all of them present.
+    """Returns the files that hold the weights of `folder`, all of them present.
 
     Raises:
         FileNotFoundError: no folder, no weights, or shards that the index names and the folder lacks.
@@ -245,7 +245,7 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
 
 
 def is_gguf(path: pathlib.Path) -> bool:
-    """Whether it is a GGUF file, which stands for a model folder."""
+    """Returns whether it is a GGUF file, which stands for a model folder."""
     return path.suffix == GGUF and path.is_file()
 
 
@@ -260,7 +260,7 @@ def check_folder(folder: pathlib.Path) -> None:
 
 
 def read_entries(folder: pathlib.Path) -> dict[str, Any]:
-    """The `config.json` of a model folder, or what a GGUF file says in its place."""
+    """Returns the `config.json` of a model folder, or what a GGUF file says in its place."""
     if is_gguf(folder):
         from eagle_jax.converters.gguf.config import config_entries
 
@@ -269,7 +269,7 @@ def read_entries(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """The object in a JSON file; one sentence if there is none."""
+    """Returns the object in a JSON file; one sentence if there is none."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
     try:

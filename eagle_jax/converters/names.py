@@ -40,7 +40,7 @@ class Rule:
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
-    """A linear map: its weight, and the bias it may have."""
+    """Returns a linear map: its weight, and the bias it may have."""
     return Rule(f"{key}.weight", f"{path}/weight"), Rule(f"{key}.bias", f"{path}/bias")
 
 
@@ -51,12 +51,12 @@ NORMS += tuple(f"self_attn.{x}" for x in ("q_norm", "k_norm", "q_a_layernorm", "
 
 
 def decoder_layer(prefix: str) -> tuple[Rule, ...]:
-    """The parameters of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
+    """Returns the parameters of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
     return one_layer(f"{prefix}layers.{{i}}", "layers_{i}")
 
 
 def one_layer(key: str, path: str) -> tuple[Rule, ...]:
-    """The parameters of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
+    """Returns the parameters of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
     norms = (Rule(f"{key}.{name}.weight", f"{path}/{name.replace('.', '/')}/scale") for name in NORMS)
     maps = (linear(f"{key}.{name}", f"{path}/{name.replace('.', '/')}") for name in PROJECTIONS)
     return (*norms, *(rule for pair in maps for rule in pair))
@@ -81,12 +81,12 @@ class Slot:
     ones: int = 0
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a file may have a tensor in this shape."""
+        """Returns whether a file may have a tensor in this shape."""
         return any(shape == self.shape[left_out:] for left_out in range(self.ones + 1))
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
-    """Every parameter of a model (arrays or their shapes) by path, with its place on disk."""
+    """Returns every parameter of a model (arrays or their shapes) by path, with its place on disk."""
     by_path = {rule.path: rule for rule in rules}
     by_slot = {}
     for path, leaf in flat(params):
@@ -101,7 +101,7 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
 
 
 def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a model on disk, with its shape."""
+    """Returns every tensor of a model on disk, with its shape."""
     return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
 
 
@@ -113,7 +113,7 @@ def _slot(key: str, leaf: Any, ones: int) -> Slot:
 
 
 def quant_types(weights: Weights, by_path: Mapping[str, Slot]) -> dict[str, QuantType]:
-    """The types of the parameters that files hold quantized, by path."""
+    """Returns the types of the parameters that files hold quantized, by path."""
     info_of = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
     return {path: info.quant_type for path, info in info_of.items() if info.quant_type is not None}
 
@@ -157,7 +157,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
-    """A dtype that weights may have.
+    """Returns a dtype that weights may have.
 
     Raises:
         ValueError: it is none of them.
@@ -172,7 +172,7 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 
 
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
-    """The dtype to load a model in whose files are like this tensor; float64 becomes float32.
+    """Returns the dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
     Where it is a quantized weight, the first tensor of floats tells. In GGUF files those are float32 whatever the model
     was: it is bfloat16 there.

@@ -29,7 +29,7 @@ _FULL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a `config.json` with changes, which win over every spelling in the file.
+    """Returns the entries of a `config.json` with changes, which win over every spelling in the file.
 
     Raises:
         ValueError: the changes state one rotary setting twice, differently.
@@ -63,7 +63,7 @@ def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def _has_rotary(inner: Mapping[str, Any], name: str) -> bool:
-    """Whether an object is where this rotary setting belongs: it has a Llama's rotary settings."""
+    """Returns whether an object is where this rotary setting belongs: it has a Llama's rotary settings."""
     return name in (*_ROTARY, "rope_scaling", "rope_parameters") and bool(
         {"rope_theta", "rope_scaling", "rope_parameters"} & inner.keys()
     )
@@ -110,7 +110,7 @@ def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Ma
 
 
 def _settings(stated: Any) -> dict[str, Any]:
-    """The settings of layers that see everything, in `rope_parameters` of one kind of layer or of two."""
+    """Returns the settings of layers that see everything, in `rope_parameters` of one kind of layer or of two."""
     settings = stated.get(_FULL, stated) if isinstance(stated, Mapping) else {}
     return dict(settings) if isinstance(settings, Mapping) else {}
 

@@ -25,7 +25,7 @@ class TorchFile:
 
 
 def load_tensor(path: pathlib.Path) -> np.ndarray:
-    """The one tensor in a file by `torch.save`, by itself or by a name."""
+    """Returns the one tensor in a file by `torch.save`, by itself or by a name."""
     content = _load(path)
     import torch
 
@@ -48,7 +48,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
-    """The named tensors of a file."""
+    """Returns the named tensors of a file."""
     tensors = _load(path)
     import torch
 

@@ -103,7 +103,7 @@ def _as_folder(source: pathlib.Path, scheme: Scheme) -> Iterator[Weights]:
 
 
 def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]:
-    """What each tensor becomes that is quantized."""
+    """Returns the quantized type of each tensor that is to be quantized."""
     types: dict[str, QuantType] = {}
     for path, slot in slots.items():
         if (quant_type := scheme.of(path)) is not None:
@@ -119,7 +119,7 @@ def _unread_matrices(weights: Weights, table: _Table) -> dict[str, None]:
 
 
 def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[str, np.ndarray]]:
-    """What is written: tensors of floats, and those that quantized ones lie in."""
+    """Yields the tensors to write: those of floats, and those that hold quantized weights."""
     for key, info in weights.info.items():
         value = weights.take(key)
         if info.quant_type is not None:
@@ -131,7 +131,7 @@ def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[st
 
 
 def _as_stored(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor of every file, as it is."""
+    """Yields every tensor of every file, as it is."""
     for path in weights.files:
         file = opened(path)
         for name in file.info:
@@ -144,7 +144,7 @@ def _quantized(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTens
 
 
 def _table(weights: Weights) -> _Table:
-    """The table of a model of any kind."""
+    """Returns the table of a model of any kind."""
     described = describe(weights.folder)
     if described.kind == UNKNOWN or described.problem:
         raise ValueError(

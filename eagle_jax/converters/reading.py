@@ -80,7 +80,7 @@ _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
 def _finite_flags(leaf: Any) -> list[jax.Array]:
-    """Whether the floats of a parameter are finite, and the largest number that a quantized one may stand for."""
+    """Returns whether the floats of a parameter are finite, and the largest number that a quantized one may stand for."""
     floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
     return [_is_finite(one) for one in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
 

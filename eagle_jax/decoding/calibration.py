@@ -98,7 +98,7 @@ class Counts:
         return Counts(guessed=self.guessed + guessed, accepted=self.accepted + accepted)
 
     def after(self, prior: Float[Array, "b d k"], strength: float) -> Calibration:
-        """What is expected of further guesses.
+        """Returns the expected probabilities of further guesses.
 
         Args:
             prior: probabilities before anything was counted.
@@ -118,5 +118,5 @@ def between_knots(edges: Float[Array, "*nodes"]) -> Float[Array, "*nodes k"]:
 
 
 def _fold(depth: int) -> Float[np.ndarray, "p d"]:
-    """Which depth of a table nodes below each depth of a tree belong to."""
+    """Returns which depth of a table nodes below each depth of a tree belong to."""
     return (np.minimum(np.arange(depth), DEPTHS - 1)[:, None] == np.arange(DEPTHS)).astype(np.float32)

@@ -55,7 +55,7 @@ class Sampling:
     def where_asked(
         self, asked: Callable[[], Bool[Array, ""]], compute: Callable[[], T], otherwise: Callable[[], T]
     ) -> T:
-        """What `compute` gives; `otherwise`, if the program serves rows that may not ask for it, and none does."""
+        """Returns `compute()`; `otherwise()`, if the program serves rows that may not ask for it, and none does."""
         return jax.lax.cond(asked(), compute, otherwise) if self.mixed else compute()
 
 
@@ -124,7 +124,7 @@ def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> 
 
 
 def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Float[Array, "b n v"]:
-    """The noise of every node of a tree: row `depth[j]` of the noise drawn once per depth."""
+    """Returns the noise of every node of a tree: row `depth[j]` of the noise drawn once per depth."""
     return jnp.take_along_axis(noise_by_depth, depth[:, :, None], axis=1)
 
 
@@ -142,7 +142,8 @@ def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> F
 def draw(
     logits: Float[Array, "b n v"], noise: Float[Array, "b n v"] | None, settings: Settings, mode: Sampling
 ) -> Int[Array, "b n"]:
-    """The token after each node: argmax(warp(logits) + noise), or argmax(logits) in greedy rows (ties: the lower id).
+    """Returns the token after each node: argmax(warp(logits) + noise), or argmax(logits) in greedy rows (ties: the
+    lower id).
 
     `noise` may be None if `mode.sampled` is False.
     """
@@ -159,7 +160,8 @@ def scores(
     settings: Settings,
     mode: Sampling,
 ) -> Scores:
-    """What a drafter ranks guesses by: log_softmax(logits + T noise), if T > 1 log_softmax(logits / T + noise).
+    """Returns the scores by which a drafter ranks guesses: log_softmax(logits + T noise), if T > 1 log_softmax(logits /
+    T + noise).
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
     drafter's logits are right, filters included. How far they are off does not depend on T: divided by a small one, a
@@ -182,7 +184,7 @@ def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b
 
 
 def _survivors(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Bool[Array, "b n v"]:
-    """Which tokens survive top-k, then top-p among those, then min-p."""
+    """Returns which tokens survive top-k, then top-p among those, then min-p."""
 
     def everything() -> Bool[Array, "b n v"]:
         return jnp.ones_like(scaled, bool)

@@ -26,7 +26,7 @@ class Scores:
         return jax.nn.log_softmax(self.logits, axis=-1)
 
     def best(self, count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-        """The `count` best of each row, best first, and their tokens; of equal logits the lower token is first.
+        """Returns the `count` best of each row, best first, and their tokens; of equal logits the lower token is first.
 
         A row with nan or infinity has no distribution: all its scores are -inf, and the tokens may be any.
         """

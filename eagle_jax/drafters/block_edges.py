@@ -26,7 +26,7 @@ ScoresOf = Callable[[Array, int, Callable[[Array], Array]], Scores]
 
 
 def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
-    """A tree in the draft vocabulary, by the Markov head."""
+    """Returns a tree in the draft vocabulary, by the Markov head."""
 
     def below(
         level: int, before: Int[Array, "b f"], state: Float[Array, "b f r"]
@@ -47,7 +47,7 @@ def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput
 
 
 def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
-    """A tree in the draft vocabulary, of the slots' best tokens, by the selector.
+    """Returns a tree in the draft vocabulary, of the slots' best tokens, by the selector.
 
     They are the best without noise at any temperature, since the selector has learnt to compare these alone: among the
     best with noise are rare tokens, of which it knows nothing.
@@ -93,7 +93,8 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
 
 
 def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:
-    """The tree without nodes that the head takes to be accepted with a probability below `least`, and all below them.
+    """Returns the tree without nodes that the head takes to be accepted with a probability below `least`, and all below
+    them.
 
     Of a chain it is what stands before the first such node, as in DSpark.
 
@@ -109,5 +110,5 @@ def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tre
 
 
 def _slot(slots: BlockOutput, level: int) -> BlockOutput:
-    """The slot of the tokens below nodes at `level`, for every node of a frontier."""
+    """Returns the slot of the tokens below nodes at `level`, for every node of a frontier."""
     return BlockOutput(*(part[:, level : level + 1] for part in slots))

@@ -91,7 +91,7 @@ class Hybrid(Drafter):
         return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
 
     def _first_part(self, checked: Verification) -> Verification:
-        """What the target made of the first drafter's tree, which the other's nodes follow."""
+        """Returns the verification of the first drafter's tree, which the other's nodes follow."""
         nodes, tree = self.first.shape.nodes, checked.tree
         first_tree = Tree(
             tokens=tree.tokens[:, :nodes],
@@ -103,7 +103,7 @@ class Hybrid(Drafter):
 
 
 def _second_part(checked: Verification, state: HybridState) -> Verification:
-    """What the target made of the second drafter's tree, wherever its nodes went."""
+    """Returns the verification of the second drafter's tree, wherever its nodes went."""
     was_read = jnp.take_along_axis(checked.tree.valid, state.place, axis=1)
     return Verification(
         tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid & was_read),

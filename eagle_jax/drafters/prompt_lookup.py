@@ -58,7 +58,8 @@ class PromptLookup(StatelessDrafter):
 
 
 def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: int) -> Int[Array, "b t"]:
-    """How many tokens before and at each position agree with those before and at position `length`, up to `longest`.
+    """Returns how many tokens before and at each position agree with those before and at position `length`, up to
+    `longest`.
 
     Positions from `length` on have 0: the end of the text is no match for itself.
     """

@@ -83,8 +83,8 @@ class SuffixDecoding(StatelessDrafter):
     def _candidates(
         self, view: View, agreeing: Int[Array, "b t"], size: int
     ) -> tuple[Float[Array, "b c"], Int[Array, "b c"], Int[Array, "b c"]]:
-        """What followed where the last `size` tokens stood: each node's share of the places, 0 for none, its token, and
-        its parent.
+        """Returns the continuations of earlier places with the same last `size` tokens: each node's share of the
+        places, 0 for none, its token, and its parent.
         """
         index = jnp.arange(agreeing.shape[1], dtype=jnp.float32)[None]  # of integers XLA sorts all to find the largest
         latest = by_row(lambda rows: jax.lax.top_k(rows, min(self.places, rows.shape[1]))[0])

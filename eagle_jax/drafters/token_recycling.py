@@ -102,7 +102,7 @@ class TokenRecycling(Drafter):
             return self._learn(state, observed.checked, active)
 
     def _read(self, table: Table, observed: CommittedRows) -> Table:
-        """The pairs of a text: what follows each token comes before the candidates that it had."""
+        """Returns the pairs of a text: what follows each token comes before the candidates that it had."""
         rows = observed.following.shape[1]
         keys, following = jnp.maximum(observed.tokens, 0), observed.following
         counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
@@ -114,7 +114,7 @@ class TokenRecycling(Drafter):
         return table.write(keys, tokens, scores, counts)
 
     def _learn(self, table: Table, checked: Verification, active: Bool[Array, "b"]) -> Table:
-        """What the target made of every node of a tree."""
+        """Adds the target's best tokens at every node of a tree."""
         scores, tokens = Scores(checked.logits).best(table.tokens.shape[2])
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 

@@ -48,7 +48,7 @@ class Trie:
         )
 
     def tree(self, root: Int[Array, "b"], height: int) -> Tree:
-        """All of it, below `root`."""
+        """Returns all of it, below `root`."""
         top = jnp.zeros_like(root[:, None])
         return Tree(
             tokens=jnp.concatenate([root[:, None], self.tokens], axis=1),
@@ -94,7 +94,7 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
 
 
 def _same(tree: Tree, other: Tree, parent: Int[Array, "b m"]) -> Bool[Array, "b m n"]:
-    """Which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
+    """Returns which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
     below = tree.parent[:, None, :] == parent[:, :, None]
     tokens = tree.tokens[:, None, :] == other.tokens[:, :, None]
     return below & tokens & (tree.valid[:, None, :] & other.valid[:, :, None])

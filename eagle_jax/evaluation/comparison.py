@@ -83,7 +83,7 @@ def too_long(prompter: Prompter, questions: Sequence[Question]) -> list[int | st
 
 
 def first_prompt(prompter: Prompter, questions: Sequence[Question]) -> Prompt:
-    """What the first question that fits begins with."""
+    """Returns the first prompt of the first question that fits."""
     prompts = (prompter([_user(question.turns[0])]) for question in questions)
     return next(prompt for prompt in prompts if prompt is not None)
 

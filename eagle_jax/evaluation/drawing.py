@@ -67,14 +67,14 @@ class Svg:
 
 
 def alone(svg: str) -> str:
-    """A figure as a file of its own, with the style in it and a ground to stand on."""
+    """Returns a figure as a file of its own, with the style in it and a ground to stand on."""
     start = svg.index(">") + 1
     style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     return f'{svg[:start]}{style}<rect class="page" width="100%" height="100%"/>{svg[start:]}'
 
 
 def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """A line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
+    """Returns a line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
     values = [value for row in rows.values() for value in row.values() if math.isfinite(value)]
     svg = Svg(len(rows) * ROW + 30, label)
     x, ticks = _axis(max(values, default=1.0))
@@ -94,7 +94,7 @@ def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str
 
 
 def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """A bar per row, made of its parts one after the other, its sum after it."""
+    """Returns a bar per row, made of its parts one after the other, its sum after it."""
     svg = Svg(len(rows) * ROW + 34, label)
     x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
     for tick in ticks:
@@ -189,7 +189,8 @@ def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
 
 
 def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], drawn: str, label: str) -> str:
-    """A draft tree from left to right: what was committed in colour, and the token drawn below it as a leaf more.
+    """Returns a draft tree from left to right: what was committed in colour, and the token drawn below it as a leaf
+    more.
 
     Args:
         parents: parent of each node; -1 for the root, and -2 for what is no guess and is not drawn.
@@ -245,7 +246,7 @@ def _colour(number: int) -> str:
 
 
 def _axis(largest: Number, room: Number = 20) -> tuple[Callable[[Number], Number], list[Number]]:
-    """A linear scale from 0 to a little more than `largest`, and its ticks."""
+    """Returns a linear scale from 0 to a little more than `largest`, and its ticks."""
     raw = max(largest, 1e-9) / 6
     power = 10 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)

@@ -86,7 +86,7 @@ def task(category: str) -> str:
 
 
 def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation] | None) -> Figures:
-    """The figures of one method's conversations beside plain decoding's on the same questions."""
+    """Returns the figures of one method's conversations beside plain decoding's on the same questions."""
     answers = list(_answers(conversations))
     base = None if plain is None else list(_answers(plain))
     lengths = [length for answer in answers for length in answer.accepted_lengths]
@@ -143,7 +143,7 @@ def by_group(
 
 
 def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> SpecBench:
-    """The figures as Spec-Bench computes them."""
+    """Returns the figures as Spec-Bench computes them."""
     lengths = [length for answer in _answers(conversations) for length in answer.accepted_lengths]
     speed = _mean(_by_seconds(talk, sum(len(answer.token_ids) for answer in talk.answers)) for talk in conversations)
     baseline = _mean(_by_seconds(talk, sum(answer.retokenized - 1 for answer in talk.answers)) for talk in plain)
@@ -151,7 +151,9 @@ def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversatio
 
 
 def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
-    """Where two conversations part: (turn, token), counted from 0; None if they are identical as far as both go."""
+    """Returns where two conversations part: (turn, token), counted from 0; None if they are identical as far as both
+    go.
+    """
     for turn, (one, other) in enumerate(zip(a.answers, b.answers, strict=False)):
         if one.token_ids != other.token_ids:
             pairs = itertools.zip_longest(one.token_ids, other.token_ids)

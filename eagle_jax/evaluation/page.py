@@ -11,7 +11,7 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
 def render(results: Results) -> str:
-    """The page of a run's results."""
+    """Returns the page of a run's results."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

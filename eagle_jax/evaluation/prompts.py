@@ -37,7 +37,7 @@ class Prompter:
         return self.model.context - self.max_new_tokens
 
     def __call__(self, talk: list[Message]) -> Prompt | None:
-        """The prompt; None if the conversation is too long, and cutting was not asked for or does not help."""
+        """Returns the prompt; None if the conversation is too long, and cutting was not asked for or does not help."""
         ids = self._encode(talk)
         if len(ids) <= self.room:
             return Prompt(ids, 0)
@@ -57,7 +57,9 @@ class Prompter:
 
 
 def _without(talk: list[Message], characters: int) -> list[Message]:
-    """The conversation without its first `characters`; a question and its answer that are gone altogether go as one."""
+    """Returns the conversation without its first `characters`; a question and its answer that are gone altogether go as
+    one.
+    """
     left = []
     for message in talk:
         text = message["content"]

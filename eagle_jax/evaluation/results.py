@@ -43,7 +43,7 @@ class Results:
         return self.run["settings"]["methods"]
 
     def is_chain(self, method: str) -> bool:
-        """Whether it drafts one token after the other, without branches."""
+        """Returns whether it drafts one token after the other, without branches."""
         shape = self.methods[method]
         return shape["nodes"] == shape["depth"] + 1 > 1
 
@@ -100,7 +100,7 @@ def read_results(folder: Path) -> Results:
 
 
 def _common(talks: dict[str, list[Conversation]]) -> dict[str, list[Conversation]]:
-    """The conversations about questions that every method answered, in the first method's order."""
+    """Returns the conversations about questions that every method answered, in the first method's order."""
     by_id = {name: {talk.id: talk for talk in had} for name, had in talks.items()}
     first = next(iter(by_id.values()))
     shared = [id_ for id_ in first if all(id_ in had for had in by_id.values())]
@@ -108,7 +108,7 @@ def _common(talks: dict[str, list[Conversation]]) -> dict[str, list[Conversation
 
 
 def repeated(repeats: int) -> list[str]:
-    """A sentence on whose times are told, where there were several."""
+    """Returns a sentence on whose times are told, where there were several."""
     return [f"Each question was asked {repeats} times under each method; the quickest counts."] if repeats > 1 else []
 
 
@@ -140,7 +140,7 @@ def left_out(
 
 
 def _repetitive(figures: Figures) -> list[str]:
-    """A sentence on answers that go round in circles, since they are drafted more easily than text is."""
+    """Returns a sentence on answers that go round in circles, since they are drafted more easily than text is."""
     if not figures.repetitive:
         return []
     return [

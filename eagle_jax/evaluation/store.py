@@ -141,7 +141,7 @@ def answer_file(folder: Path, method: str) -> Path:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What `run.json` says. Raises ValueError if the folder is no run's."""
+    """Reads `run.json`. Raises ValueError if the folder is no run's."""
     path = folder / RUN
     if not path.exists():
         raise ValueError(f"{folder} holds no {RUN}; expected a folder that `eagle-jax eval --out` made")
@@ -158,7 +158,7 @@ def _is_shape(tree: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value that a file holds; a sentence if it holds none."""
+    """Returns the JSON value that a file holds; a sentence if it holds none."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:

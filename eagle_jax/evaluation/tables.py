@@ -32,7 +32,7 @@ class Table:
 
 
 def tables(results: Results) -> list[Table]:
-    """All tables of a report, the overall one first."""
+    """Returns all tables of a report, the overall one first."""
     return [
         _overall(results),
         _by_task(
@@ -54,7 +54,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def number(value: float, form: str = ".2f") -> str:
-    """A figure, or a dash where there was nothing to compute it from."""
+    """Returns a figure, or a dash where there was nothing to compute it from."""
     return f"{value:{form}}" if math.isfinite(value) else "-"
 
 

@@ -78,7 +78,7 @@ def plan(
     nodes: int = 60,
     quantize: str | Scheme | None = None,
 ) -> Plan:
-    """The memory that a pair takes on each chip.
+    """Returns the memory that a pair takes on each chip.
 
     Args:
         target: name of a published pair, or a folder with a `config.json`.
@@ -152,7 +152,7 @@ def _config_of(pair: Pair) -> LlamaConfig:
 
 
 def _may_hold_layer(folder: Path) -> bool:
-    """Whether a target's files, if they are there, have a layer for multi-token prediction."""
+    """Returns whether a target's files, if they are there, have a layer for multi-token prediction."""
     try:
         return mtp.holds(Weights(folder).info)
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def of_configs(
 
 @functools.lru_cache(maxsize=16)
 def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None, stored: Stored = ()) -> LM:
-    """The target as it lies while decoding, of shapes."""
+    """Returns the target as it lies while decoding, of shapes."""
     types = dict(stored)
 
     def init() -> LM:
@@ -208,7 +208,7 @@ def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None,
 
 @functools.lru_cache(maxsize=16)
 def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> AnyHead:
-    """The head as it lies while decoding, of shapes."""
+    """Returns the head as it lies while decoding, of shapes."""
 
     def init() -> AnyHead:
         head = HEAD_KINDS[config.kind].get("network").init(config, jax.random.key(0), dtype)
@@ -226,7 +226,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | 
 
 
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
-    """The parameters, with quantized ones where files hold them quantized."""
+    """Returns the parameters, with quantized ones where files hold them quantized."""
 
     def as_stored(path: str, leaf: Any) -> Any:
         return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
@@ -235,7 +235,7 @@ def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
 
 
 def _packed(leaf: Any) -> Any:
-    """A quantized weight as accelerators hold it, also where the plan is made on a CPU."""
+    """Returns a quantized weight as accelerators hold it, also where the plan is made on a CPU."""
     if not isinstance(leaf, QuantArray):
         return leaf
     return dataclasses.replace(leaf, codes=leaf.codes.astype(leaf.quant_type.code_dtype_on("tpu")))
@@ -246,7 +246,7 @@ def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
 
 
 def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
-    """What the largest moment of a greedy step over so many nodes takes on a device, in bytes."""
+    """Returns the peak memory of a greedy step over so many nodes on a device, in bytes."""
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
     if parts * sizes[DATA] == 1:
@@ -255,14 +255,14 @@ def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, 
 
 
 def _prefill(config: LlamaConfig, sizes: Mapping[str, int], requests: int, slots: int, dtype: Any) -> int:
-    """What a chunk of every prompt takes."""
+    """Returns the peak memory of prefilling a chunk of every prompt."""
     parts, item, rows = sizes[MODEL], jnp.dtype(dtype).itemsize, requests * CHUNK
     return _pass(config, parts, rows, slots, item) + _fresh_rows_bytes(config, parts, rows, item)
 
 
 def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
-    """The most that a layer needs at a time, and the residual stream beside it: gate, up and their product, or scores
-    in float32 and the weights made of them, queries and what they attend to.
+    """Returns the most that a layer needs at a time, and the residual stream beside it: gate, up and their product, or
+    scores in float32 and the weights made of them, queries and what they attend to.
     """
     mlp = 3 * item * rows * config.intermediate_size // parts
     queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
@@ -271,7 +271,7 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
 
 
 def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
-    """What the tokens of a pass add to the states of all layers, before it is written there."""
+    """Returns the bytes that the tokens of a pass add to the states of all layers, before they are written there."""
     size = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
     return size // (1 if config.latent is not None else parts)
 

@@ -73,7 +73,7 @@ def profile(
     max_new_tokens: int = 256,
     folder: str | Path | None = None,
 ) -> Profile:
-    """Where the time of a step goes, at the beginning of the answer to a prompt.
+    """Returns where the time of a step goes, at the beginning of the answer to a prompt.
 
     Args:
         max_new_tokens: length of the answer that caches are made for.
@@ -107,15 +107,15 @@ def profile(
 
 
 def scopes_of(program: str) -> dict[str, str]:
-    """The path of scopes of every operation of a compiled program's text, by the operation's name; those left out that
-    only contain others.
+    """Returns the path of scopes of every operation of a compiled program's text, by the operation's name; those left
+    out that only contain others.
     """
     operations = re.finditer(r'^\s*(?:ROOT )?%?([\w.\-]+) = (.*?)op_name="([^"]*)"', program, flags=re.MULTILINE)
     return {name: path for name, what, path in (match.groups() for match in operations) if not CONTAINER.search(what)}
 
 
 def phase_of(path: str) -> str | None:
-    """The phase that an operation belongs to; None outside of them all. The phase with the most scopes counts."""
+    """Returns the phase that an operation belongs to; None outside of them all. The phase with the most scopes counts."""
     parts, best, phase_name = path.split("/"), 0, None
     for name, scopes in PHASES.items():
         matches = [next((m for part in parts if (m := re.fullmatch(scope, part))), None) for scope in scopes]
@@ -142,7 +142,7 @@ def by_phase(timed: Iterable[tuple[str, float]], scopes: Mapping[str, str]) -> d
 
 
 def traces_in(folder: Path) -> set[Path]:
-    """The profiler's files in a folder, of all traces that were kept there."""
+    """Returns the profiler's files in a folder, of all traces that were kept there."""
     return set(folder.rglob("*.xplane.pb"))
 
 

@@ -62,7 +62,7 @@ class Start:
         return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
 
     def program(self, drafter: Drafter) -> str:
-        """What `run` compiles, as text."""
+        """Returns the program that `run` compiles, as text."""
         arguments = self._arguments(drafter, None)
         program, _ = programs.ready(
             compiled_advance(), *arguments, mode=self.batch.shape.mode, sharding=self.model.sharding
@@ -77,7 +77,7 @@ class Start:
         return self.model.target, drafter, self.batch.params, state, *limits
 
     def _begun(self, drafter: Drafter) -> DecodeState:
-        """The batch as if it had begun with this drafter."""
+        """Returns the batch as if it had begun with this drafter."""
         state, inner = self.batch.state, self.batch.state.draft.state
         rows, slots = len(state.done), state.cache.slots
         draft: Any = inner
@@ -123,7 +123,7 @@ def seconds_per_step(
 
 
 def shortened(request: Request, tokens: int) -> Request:
-    """The same request for an answer of `tokens` tokens at most."""
+    """Returns the same request for an answer of `tokens` tokens at most."""
     options = dataclasses.replace(request.options, max_new_tokens=min(tokens, request.options.max_new_tokens))
     return dataclasses.replace(request, options=options)
 

@@ -62,7 +62,7 @@ class Asked:
         self.left -= 1
 
     def record(self, token_ids: bool) -> dict[str, Any]:
-        """The line of the output. It says nothing of time, so that it is the same however it came about."""
+        """Returns the line of the output. It says nothing of time, so that it is the same however it came about."""
         tickets = self.answering.tickets
         results = [ticket.result(0.0) for ticket in tickets]
         stats = [_stats_of(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
@@ -75,7 +75,7 @@ class Asked:
         return openai.response_line(self.row, body)
 
     def _content(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
-        """What an answer says, its reasoning and the functions it calls if there are any, and how it ended."""
+        """Returns an answer's text, its reasoning and function calls if there are any, and why it ended."""
         message = self.answers.message(self.answering, 0, result)
         body = {"text": message["content"] or ""}
         body |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
@@ -92,7 +92,7 @@ def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
 
 
 def refused(row: Row, error: Exception) -> Refused:
-    """A row that cannot be answered, and why."""
+    """Returns a row that cannot be answered, and why."""
     message = sentence(error) if row.response_format is None else row.response_format.in_request_names(sentence(error))
     return Refused(row.number, row.id, message, row.response_format is not None)
 
@@ -113,7 +113,7 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:
-    """The form of a row's answer, what reads it, and the row as a model with this tokenizer is
+    """Returns the form of a row's answer, what reads it, and the row as a model with this tokenizer is
     asked. Raises `FieldError`.
     """
     response_format, answers = row.response_format() if row.response_format else None, ChatAnswers()
@@ -125,7 +125,7 @@ def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswe
 
 
 def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
-    """How the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and TypeError."""
+    """Returns how the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and TypeError."""
     stated = dict(call.options)
     seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
     stated.pop("cache_salt", None)  # nothing of others is shared here
@@ -138,13 +138,13 @@ def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Opt
 def answering_of(
     row: Row, call: Call, response_format: ResponseFormat | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
 ) -> Answering:
-    """The requests of a row, named so that the same row has the same names whenever it is answered."""
+    """Returns the requests of a row, named so that the same row has the same names whenever it is answered."""
     id_ = f"{response_format.prefix}-{row.number}" if response_format else str(row.number)
     return Answering(id=id_, created=0, name=call.model, call=call, tickets=tickets, scores=scores)
 
 
 def error_record(row: Refused) -> dict[str, Any]:
-    """The line of the output for a row that cannot be answered."""
+    """Returns the line of the output for a row that cannot be answered."""
     return openai.error_line(row) if row.is_openai else {"id": row.id, "error": row.error}
 
 
@@ -153,7 +153,7 @@ def _tickets(model: Model, requests: Sequence[Request]) -> list[Ticket]:
 
 
 def _seed(seed: int, number: int) -> int:
-    """A seed of its own for every row, so that the same prompt twice gets two samples."""
+    """Returns a row's own seed, so that the same prompt twice gets two samples."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 

@@ -46,12 +46,12 @@ def entries(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def without_number(line: bytes) -> bytes:
-    """The line as it is in the output."""
+    """Returns the line as it is in the output."""
     return NUMBER.sub(b"{", line, count=1)
 
 
 def _entry(line: bytes, _: int) -> tuple[int, bool] | None:
-    """A row's number, and whether it holds an error."""
+    """Returns a row's number, and whether it holds an error."""
     start, record = NUMBER.match(line), parsed(line)
     if start is None or not line.endswith(b"}\n") or not isinstance(record, dict):
         return None

@@ -11,7 +11,7 @@ from eagle_jax.jobs.journal import entries, without_number
 
 
 def part_of(output: Path, host: int, hosts: int) -> Path:
-    """The part that a host writes: `answers.jsonl.part-00000-of-00002`."""
+    """Returns the part that a host writes: `answers.jsonl.part-00000-of-00002`."""
     return output.with_name(f"{output.name}.part-{host:05}-of-{hosts:05}")
 
 
@@ -48,7 +48,7 @@ def remove(output: Path, hosts: int) -> None:
 
 
 def _where(parts: Sequence[Path], rows: int) -> tuple[np.ndarray, list[str]]:
-    """Where each row `[rows]` begins in the part that holds it, and what is missing."""
+    """Returns where each row `[rows]` begins in the part that holds it, and what is missing."""
     where, missing = np.full(rows, -1, np.int64), []
     for host, part in enumerate(parts):
         part_rows = share(rows, host, len(parts))

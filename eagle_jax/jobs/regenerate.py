@@ -206,5 +206,5 @@ def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _is_begun(line: bytes) -> bool:
-    """Whether it is the beginning of a line of ours; records of others that look the same are whole."""
+    """Returns whether it is the beginning of a line of ours; records of others that look the same are whole."""
     return START.startswith(re.sub(rb"\d+", b"0", line, count=1)[: len(START)]) and parsed(line) is None

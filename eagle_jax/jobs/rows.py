@@ -91,7 +91,7 @@ class Refused:
 
 
 def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
-    """What a line asks for; a line that is malformed keeps its id if it has one.
+    """Reads the request in a line; a malformed one keeps its id if it has one.
 
     Args:
         ignore_unknown: passes over fields that nobody knows.
@@ -128,7 +128,7 @@ def check_unique_ids(files: Sequence[Path]) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, as text that can be written: it may quote halves of characters."""
+    """Returns an error's message as text that can be written: it may quote halves of characters."""
     return " ".join(str(error).split()).encode(errors="backslashreplace").decode()
 
 
@@ -143,7 +143,7 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _id(fields: dict[str, Any], place: str) -> str | int:
-    """The row's own id, under either name, or its place. Ids are text that can be written, or whole numbers."""
+    """Returns the row's own id, under either name, or its place. Ids are text that can be written, or whole numbers."""
     stated = fields.get("custom_id" if "body" in fields else "id")
     if stated is None:
         return place
@@ -153,7 +153,7 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
 
 
 def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[ResponseFormat], Call]:
-    """The request in an OpenAI envelope, as the server reads it, and of its answer."""
+    """Returns the request in an OpenAI envelope, as the server reads it, and of its answer."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:
         raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
@@ -176,7 +176,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
 
 
 def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
-    """The request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
+    """Returns the request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
     fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
     prompts = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
@@ -212,7 +212,7 @@ def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
 
 
 def _is_writable(text: str) -> bool:
-    """Whether it is text at all: JSON can spell halves of characters."""
+    """Returns whether it is text at all: JSON can spell halves of characters."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConfig":
-    """The configuration in a YAML file, with `key=value` assignments over it.
+    """Returns the configuration in a YAML file, with `key=value` assignments over it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -30,7 +30,7 @@ def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConf
 
 
 def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
-    """What the user says first in each of a file's conversations, which have any form that training reads.
+    """Returns the user's first turn in each of a file's conversations, in any form that training reads.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -12,8 +12,8 @@ BFLOAT16_FROM = 8.0  # compute capability; below, XLA computes bfloat16 in float
 
 
 def dtype_of(dtype: Any) -> Any:
-    """The dtype that `load` was asked for; None keeps the stored one, but for processors without bfloat16: float32 on
-    CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
+    """Returns the dtype that `load` was asked for; None keeps the stored one, but for processors without bfloat16:
+    float32 on CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
     """
     if dtype is not None:
         return dtype_named(dtype)
@@ -32,7 +32,7 @@ def _capability(gpu: Any) -> float:
 
 
 def dtype_of_draft(dtype: Any, targets: Any) -> Any:
-    """The dtype of what drafts, beside a target of dtype `targets`."""
+    """Returns the dtype of what drafts, beside a target of dtype `targets`."""
     if dtype is not None:
         return dtype_named(dtype, "draft_dtype")
     halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
@@ -46,7 +46,7 @@ def dtype_name(dtype: Any = None) -> str | None:
 
 
 def dtype_named(dtype: Any, name: str = "dtype") -> Any:
-    """The dtype of that name; None stays None."""
+    """Returns the dtype of that name; None stays None."""
     if dtype is None:
         return None
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}

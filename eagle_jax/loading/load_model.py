@@ -140,7 +140,7 @@ def with_head(
     quantize: str | Scheme | None = None,
     draft_dtype: Any = None,
 ) -> Model:
-    """The same model with another head, from a folder or the hub; the arguments are as in `load`."""
+    """Returns the same model with another head, from a folder or the hub; the arguments are as in `load`."""
     _, scheme = schemes_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
@@ -160,7 +160,7 @@ def _check_entries(changes: Any, name: str) -> None:
 def _load_draft(
     folder: Path, target: LM, tokenizer: Any, sharding: Sharding | None, *, dtype: Any, scheme: Scheme | None
 ) -> LM:
-    """A small model whose token ids mean what the target's do."""
+    """Loads a small model with the target's token ids."""
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
     draft = _load_target(folder, dtype, sharding, scheme)
     if draft.config.vocab_size > target.config.vocab_size:
@@ -214,7 +214,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], sharding: Shardin
 
 
 def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
-    """A head is read whole, which is a layer or a few matrices, and then spread."""
+    """Lays a head out for decoding: it is read at once, as it is a layer or a few matrices, and then sharded."""
     if sharding is None:
         return _for_decoding(head, head.head_dim, sharding)
     if head.layers is not None:

@@ -78,7 +78,7 @@ class Model:
         return {}
 
     def __repr__(self) -> str:
-        """A line; the weights themselves would be fetched from the device to be shown."""
+        """Returns one line; the weights themselves would be fetched from the device to be shown."""
         parts = [
             f"target={type(self.target).__name__} of {self.size:,} numbers, {self.dtype}",
             f"context={self.context}",

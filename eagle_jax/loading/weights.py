@@ -25,8 +25,8 @@ Params = Mapping[str, Any]
 def with_weights(
     model: Model, target: Params | LM | str | Path | None = None, head: Params | AnyHead | str | Path | None = None
 ) -> Model:
-    """The same model with other weights in the same places. What was compiled for it serves on: nothing is compiled
-    anew but, the first time, the step that lays weights out for decoding.
+    """Returns the same model with other weights in the same places. What was compiled for it serves on: nothing is
+    compiled anew but, the first time, the step that lays weights out for decoding.
 
     The old model stays as it was; its memory is free when nothing refers to it any more (`model = with_weights(model,
     ...)`). Weights are cast to the model's dtype, and quantized as it is: load a model whose files are quantized with
@@ -71,8 +71,8 @@ class Weights:
 
 
 def weights_of(model: Model) -> Weights:
-    """A copy of a model's parameters in the form that trainers and converters use, on the model's devices; it may be
-    donated, and the model stays as it is.
+    """Returns a copy of a model's parameters in the form that trainers and converters use, on the model's devices; it
+    may be donated, and the model stays as it is.
 
     A head that was loaded in another dtype than its folder's has lost what that one cannot hold (`load(draft_dtype=)`).
     Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
@@ -83,7 +83,9 @@ def weights_of(model: Model) -> Weights:
 
 
 def _as_floats(model: LM | AnyHead) -> Params:
-    """What is the same array in both forms is copied; the rest is new anyway, and a second copy may have no room."""
+    """Returns the parameters as floats. Arrays that both forms share are copied; the rest is new anyway, and a second
+    copy may not fit.
+    """
     current = {id(leaf) for leaf in jax.tree.leaves(model.params)}
 
     def apart(leaf: jax.Array | QuantArray) -> jax.Array:
@@ -177,7 +179,7 @@ def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], abo
 
 
 def _quantized_as(old: QuantArray, new: jax.Array, path: str) -> QuantArray:
-    """A new weight quantized as the old one was when it was read.
+    """Returns a new weight quantized as the old one was when it was read.
 
     Raises:
         ValueError: the old one is what a file holds, which floats would be rounded to for the second time.
@@ -191,7 +193,7 @@ def _quantized_as(old: QuantArray, new: jax.Array, path: str) -> QuantArray:
 
 
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
-    """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
+    """Returns a new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
     if isinstance(new, QuantArray):
         if isinstance(old, QuantArray) and new.quant_type == old.quant_type and new.order is None:
             return dataclasses.replace(new, dtype=old.dtype)
@@ -213,7 +215,7 @@ def _check_fit(expected_params: Params, come: Params, name: str) -> None:
 
 
 def _times(path: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> int:
-    """How often each head of a new weight has to be repeated; 0 if it does not fit."""
+    """Returns how often each head of a new weight has to be repeated; 0 if it does not fit."""
     if shape == expected:
         return 1
     fits = (

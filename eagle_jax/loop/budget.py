@@ -10,7 +10,7 @@ from eagle_jax.decoding.tree import Tree
 
 
 def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
-    """The trees of a batch with the `budget` best nodes of all of them, each with its ancestors.
+    """Returns the trees of a batch with the `budget` best nodes of all of them, each with its ancestors.
 
     Every request that is not done keeps its root. A node is worth the probability of its path: it is the share of
     steps in which the node adds a token. Of requests that are done nothing is left.

@@ -46,7 +46,7 @@ class NodeRows(abc.ABC):
 
     @abc.abstractmethod
     def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        """What some nodes add to the state of each layer, `[b k p c]`: their keys and values, mostly."""
+        """Returns the rows that some nodes add to the state of each layer, `[b k p c]`: their keys and values, mostly."""
 
 
 @pytree
@@ -101,7 +101,7 @@ class OneRow(NodeRows):
 
     @staticmethod
     def of(valid: Bool[Array, "b n"], size: int) -> "OneRow":
-        """The places of the valid nodes, of which there are at most `size`."""
+        """Returns the places of the valid nodes, of which there are at most `size`."""
         batch, nodes = valid.shape
         count = jnp.sum(valid, axis=1, dtype=jnp.int32)
         ranked = jnp.cumsum(valid.reshape(-1), dtype=jnp.int32) - 1
@@ -132,12 +132,12 @@ class OneRow(NodeRows):
     def inputs(
         self, tokens: Int[Array, "b n"], positions: Int[Array, "b n"], ancestors: Bool[Array, "b n n"]
     ) -> tuple[Int[Array, "1 f"], Int[Array, "1 f"], Bool[Array, "1 f f"]]:
-        """What the target's pass is given of the trees."""
+        """Returns the inputs of the target's pass over the trees."""
         at = jnp.where(self.is_node, self.row(positions), PADDING_POSITION)
         return self.row(tokens)[None], at[None], self._visible(ancestors)[None]
 
     def _visible(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
-        """Which nodes of the row each one sees; padding sees itself."""
+        """Returns which nodes of the row each one sees; padding sees itself."""
         is_same_request = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
         both = self.is_node[:, None] & self.is_node[None]
         return (is_same_request & both) | jnp.eye(len(self.request), dtype=bool)

@@ -15,7 +15,7 @@ MOST = 2**27
 
 
 def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:
-    """Whether the logits of these rows are made in parts; those of several devices lie in parts already."""
+    """Returns whether the logits of these rows are made in parts; those of several devices lie in parts already."""
     return not is_sharded() and 4 * hidden.shape[0] * hidden.shape[1] * target.config.vocab_size > MOST
 
 

@@ -183,7 +183,7 @@ def empty_state(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> DecodeState:
-    """A batch in which no row has begun: all are done, and their places free."""
+    """Returns a batch in which no row has begun: all are done, and their places free."""
     reading = init_prefill(target, drafter, params, slots=slots)
     return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
 

@@ -45,7 +45,9 @@ def open_scores(
     top: int,
     sharding: Sharding | None = None,
 ) -> PromptScores:
-    """The state before anything is scored: room for `slots` tokens, fewer than `t`, and for the `top` likeliest."""
+    """Returns the state before anything is scored: room for `slots` tokens, fewer than `t`, and for the `top`
+    likeliest.
+    """
     empty = target.empty_cache(tokens.shape[0], slots)
     places = (*tokens.shape, top)
     return PromptScores(
@@ -94,7 +96,7 @@ def _recorded(
     following: Int[Array, "b r"],
     begin: Int[Array, ""],
 ) -> PromptScores:
-    """The scores with those of the tokens that follow the rows of a chunk, which begins at `begin`."""
+    """Returns the scores with those of the tokens that follow the rows of a chunk, which begins at `begin`."""
 
     def put(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), begin + 1, axis=1)

@@ -39,7 +39,7 @@ class BatchParams:
         return None if self.processor is None else self.processor.automata
 
     def for_mode(self, mode: Sampling) -> "BatchParams":
-        """The same for a program of this mode."""
+        """Returns the same for a program of this mode."""
         return self if self.processor is None else dataclasses.replace(self, processor=self.processor.for_mode(mode))
 
 

@@ -10,8 +10,8 @@ from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, Tree
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam (a whole number) or with
-    the probability that paths end below (none), (nodes, least) of a chain, a list of parents, or a `TreePolicy`.
+    """Returns the tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam (a whole number) or
+    with the probability that paths end below (none), (nodes, least) of a chain, a list of parents, or a `TreePolicy`.
 
     None for "auto" and "published", which every method has its own for.
     """

@@ -69,12 +69,11 @@ class Budget:
 
 
 def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -> Budget | None:
-    """What is known about a load; None if nothing is.
-
-    It is what was found at the same batch size, or at the next larger one that was tried, which drafts no more than
-    this one could; beyond the largest there is only one thing to know: that plain decoding was faster already. Of
-    several cache sizes at that batch size the closest counts. What an engine found counts for its batch size alone, and
-    only where `eagle-jax tune` found nothing for the model.
+    """Returns the measured budget for a load; None without a measurement. It is the one found at the same batch size,
+    or at the next larger one that was tried, which drafts no more than this one could; beyond the largest there is only
+    one thing to know: that plain decoding was faster already. Of several cache sizes at that batch size the closest
+    counts. What an engine found counts for its batch size alone, and only where `eagle-jax tune` found nothing for the
+    model.
     """
     findings = read()
     if not findings:
@@ -118,7 +117,9 @@ def place(model: Model, method: str) -> tuple[Any, ...]:
 
 
 def device() -> str:
-    """What is computed on, on CPU with the number of its cores; and with which backends, where some were asked for."""
+    """Returns the name of the device, on CPU with the number of its cores; and with which backends, where some were
+    asked for.
+    """
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
     variables = [f", {name}={value}" for name, value in settings().items()]
@@ -139,19 +140,19 @@ def fingerprint(model: Model, method: str) -> str:
 
 
 def path() -> Path:
-    """The file of findings."""
+    """Returns the file of findings."""
     return _path(*(os.environ.get(name) for name in ("XDG_CACHE_HOME", "HOME", "USERPROFILE")))
 
 
 @functools.lru_cache(maxsize=4)
 def _path(*folders: str | None) -> Path:
-    """The same, as long as the environment names these folders: every request asks."""
+    """Returns the same, as long as the environment names these folders: every request asks."""
     del folders
     return cache_folder() / "budgets.json"
 
 
 def read() -> list[Budget]:
-    """All findings. A file that is damaged, or of another version, holds none; the next finding replaces it."""
+    """Returns all findings. A file that is damaged, or of another version, holds none; the next finding replaces it."""
     try:
         target_path = path()
         facts = target_path.stat()
@@ -162,8 +163,8 @@ def read() -> list[Budget]:
 
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, *facts: int) -> tuple[Budget, ...]:
-    """The same of a file, as it is as long as these facts are: every request asks. A file that cannot be read is an
-    error, which is not remembered.
+    """Returns the same of a file, as it is as long as these facts are: every request asks. A file that cannot be read
+    is an error, which is not remembered.
     """
     del facts
     content = json.loads(path.read_text())
@@ -188,7 +189,7 @@ def keep(budgets: Iterable[Budget]) -> Path:
 
 
 def _budget(entry: Any) -> Budget | None:
-    """An entry of the file; None if it is none that this version writes."""
+    """Returns an entry of the file; None if it is none that this version writes."""
     try:
         budget = Budget(**{**entry, "tree": entry["tree"] and tuple(entry["tree"])})
         tree_of(budget)

@@ -59,7 +59,7 @@ OF_XLA = {
 
 
 def cpu_default(model: Any) -> DefaultTree:
-    """What holds for a model on this CPU."""
+    """Returns the default tree for a model on this CPU."""
     packed = model.packed_weights
     if not packed:
         return OF_XLA[_in_bfloat16(model)]
@@ -70,13 +70,15 @@ def cpu_default(model: Any) -> DefaultTree:
 
 
 def _in_bfloat16(model: Any) -> bool:
-    """Whether weights are bfloat16, or were before they were rounded; a target that does not say counts as float32."""
+    """Returns whether weights are bfloat16, or were before they were rounded; a target that does not say counts as
+    float32.
+    """
     return getattr(model.target, "dtype", None) == jnp.bfloat16
 
 
 def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
-    """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep. One with a
-    beam has the likeliest nodes of those that it had, and so has one that ends where the drafter is unsure.
+    """Returns the tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep.
+    One with a beam has the likeliest nodes of those that it had, and so has one that ends where the drafter is unsure.
     """
     if tree.nodes <= most:
         return tree
@@ -136,7 +138,7 @@ def _short_chain(depth: int) -> DynamicTree:
 
 
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
+    """Returns the published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_drafted
     if small:
         return shrink_to(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)

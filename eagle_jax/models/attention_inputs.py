@@ -18,7 +18,7 @@ def attention_inputs(
     layer: int = 0,
     flat: FlatRows | None = None,
 ) -> AttentionInputs:
-    """The inputs of one layer's attention, the same for all layers of its window and rotary base.
+    """Returns the inputs of one layer's attention, the same for all layers of its window and rotary base.
 
     Args:
         positions: of the fresh tokens; a negative one is padding.
@@ -46,7 +46,7 @@ def attention_inputs(
 
 
 def first_seen(positions: Int[Array, "b n"], window: int | None, chunked: bool) -> Int[Array, "b n"] | None:
-    """The first position that each token sees: of the sliding window, or of its chunk; None sees all."""
+    """Returns the first position that each token sees: of the sliding window, or of its chunk; None sees all."""
     if window is None:
         return None
     return positions // window * window if chunked else positions - window + 1

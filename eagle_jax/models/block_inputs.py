@@ -16,7 +16,7 @@ def block_inputs(
     slots: int,
     context: Int[Array, "b r"] | None = None,
 ) -> tuple[AttentionInputs, ...]:
-    """What the attention of each layer is given; computed once for all layers of a kind.
+    """Returns the inputs of each layer's attention; computed once for all layers of a kind.
 
     A slot sees slots of its own block, and rows of the context that stand before the block. In a window of w a slot at
     position i sees positions above i - w, and below i + w: the same number both ways.

@@ -10,7 +10,7 @@ from eagle_jax.models.moe import SparseMLP
 
 
 def channel_mixer(config: LlamaConfig, sparse: bool, dtype: DTypeLike) -> nn.Module:
-    """The channel mixer of a layer of this kind."""
+    """Returns the channel mixer of a layer of this kind."""
     if sparse and config.experts is not None and config.experts.parallel_mlp:
         return ExpertsBesideMLP(config, dtype)
     if sparse and config.experts is not None:

@@ -30,13 +30,13 @@ class DeltaState(LayerState):
 
     @staticmethod
     def empty(config: DeltaNet, batch: int, dtype: DTypeLike) -> "DeltaState":
-        """The state before the first token; `dtype` is that of activations."""
+        """Returns the state before the first token; `dtype` is that of activations."""
         memory = batch, config.num_value_heads, config.key_head_dim, config.value_head_dim
         window = batch, 1, config.conv_kernel - 1, config.channels
         return DeltaState(memory=jnp.zeros(memory, jnp.float32), window=jnp.zeros(window, dtype))
 
     def at(self, rows: Int[Array, "b"] | None) -> "DeltaState":
-        """The state of some rows."""
+        """Returns the state of some rows."""
         return self if rows is None else jax.tree.map(lambda x: x[rows], self)
 
     def write(

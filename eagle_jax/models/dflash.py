@@ -77,14 +77,16 @@ class DFlash(AnyHead):
         return DFlash(params=params, config=config, vocabulary=first_ids(config))
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """A cache for the context of `slots` tokens, in the dtype of the target's activations; None is the head's."""
+        """Returns a cache for the context of `slots` tokens, in the dtype of the target's activations; None is the
+        head's.
+        """
         kind = activation_dtype(self.dtype) if activations is None else activations
         return empty_cache(self.config.layers, batch, slots, kind)
 
     def context(
         self, taps: tuple[Float[Array, "b r t"], ...], positions: Int[Array, "b r"], cache: Cache
     ) -> tuple[KV, ...]:
-        """What `draft` reads of rows of true text at `positions`: their keys and values, per layer.
+        """Returns keys and values per layer of rows of true text at `positions`, which `draft` reads.
 
         Args:
             taps: the target's residual streams at these rows, one for each of `config.taps`.
@@ -97,7 +99,7 @@ class DFlash(AnyHead):
     def draft(
         self, target: Target, root: Int[Array, "b"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> BlockOutput:
-        """The slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
+        """Returns the slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
 
         The whole block is computed as it was trained, whatever `depth` is, unless its attention is causal: then what
         lies after the last slot that is read changes nothing.
@@ -122,7 +124,7 @@ class DFlash(AnyHead):
         anchors: Int[Array, "b a"],
         depth: int,
     ) -> BlockOutput:
-        """What `draft` gives below the tokens at `anchors` of whole sequences, `[b a p]`, in one pass without a cache.
+        """Runs `draft` below the tokens at `anchors` of whole sequences, `[b a p]`, in one pass without a cache.
 
         Args:
             taps: the target's residual streams at all tokens; a block reads those before its anchor.
@@ -166,7 +168,7 @@ class DFlash(AnyHead):
         return jnp.broadcast_to(slots.logits, (*previous.shape, slots.logits.shape[-1])), state
 
     def path_state(self, rows: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "*rows s"]:
-        """What a Markov head of kind `rnn` remembers of paths that begin; without numbers (s = 0) in all others.
+        """Returns the initial state of a path for a Markov head of kind `rnn`; empty (s = 0) for all others.
 
         Args:
             dtype: that of the slots' outputs.
@@ -175,7 +177,7 @@ class DFlash(AnyHead):
         return jnp.zeros((*rows, markov.rank if markov is not None and markov.kind == "rnn" else 0), dtype)
 
     def candidates(self, logits: Float[Array, "*slots d"]) -> Int[Array, "*slots k"]:
-        """The slots' best tokens (draft ids), best first, which a selector chooses from."""
+        """Returns the slots' best tokens (draft ids), best first, which a selector chooses from."""
         return ops.top_k(logits, self.max_children)[1]
 
     def confidence_logits(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -184,7 +186,7 @@ class DFlash(AnyHead):
         return jnp.broadcast_to(logits, previous.shape)
 
     def confidence(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """The probability that the token drafted at a slot is accepted, given the tokens before (target ids)."""
+        """Returns the probability that the token drafted at a slot is accepted, given the tokens before (target ids)."""
         return jax.nn.sigmoid(self.confidence_logits(slots, previous))
 
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:

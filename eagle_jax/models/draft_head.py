@@ -39,7 +39,9 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
-        """What slots of true text read: made of the target's final hidden states and the residual streams `taps`."""
+        """Returns the features that slots of true text read: made of the target's final hidden states and the residual
+        streams `taps`.
+        """
 
     @abc.abstractmethod
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
@@ -47,7 +49,7 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
-        """What outputs say the target's final hidden states will be, for a loss on features; None if they cannot."""
+        """Returns the guessed final hidden states of the target, for a loss on features; None if the head guesses none."""
 
     def forward(
         self,
@@ -94,7 +96,9 @@ class DraftHead(AnyHead):
         return self.forward(embeddings, features, *causal(batch, n), cache)[0]
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """A cache for `slots` rows of true text, in the dtype of the target's activations; None is the head's own."""
+        """Returns a cache for `slots` rows of true text, in the dtype of the target's activations; None is the head's
+        own.
+        """
         kind = activation_dtype(self.dtype) if activations is None else activations
         return empty_cache(self.config.layers, batch, slots, kind)
 
@@ -123,7 +127,7 @@ class DraftHead(AnyHead):
 
 
 def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Cache]:
-    """What a single slot sees and an empty cache, to make parameters with."""
+    """Returns the attention inputs of a single slot and an empty cache, to initialise parameters with."""
     cache, (positions, visible) = empty_cache(layers, 1, 0, dtype), causal(1, 1)
     return attention_inputs(layers, positions, visible, cache, positions), cache
 
@@ -140,6 +144,6 @@ def check_vocabulary(head: AnyHead) -> None:
 
 
 def first_ids(config: EagleConfig | Eagle3Config | DFlashConfig) -> Int[Array, "d"] | None:
-    """The draft vocabulary of a head that nobody chose one for: the lowest ids."""
+    """Returns the draft vocabulary of a head that nobody chose one for: the lowest ids."""
     size = config.draft_vocab_size
     return None if size is None or size == config.layers.vocab_size else jnp.arange(size, dtype=jnp.int32)

@@ -96,7 +96,7 @@ class Head(DraftHead):
         return Head(params=params, config=config, vocabulary=first_ids(config))
 
     def trimmed(self, target: LM, ids: Int[np.ndarray, "d"]) -> "Head":
-        """The same head, drafting only the tokens `ids`: a smaller product per draft row, and no training.
+        """Returns the same head, drafting only the tokens `ids`: a smaller product per draft row, and no training.
 
         Args:
             target: the head's target, whose output matrix gives the rows.

@@ -106,7 +106,7 @@ class Eagle3Head(nn.Module):
         return self.fc(self.input_norm(side_by_side) if self.config.norm_before_fc else side_by_side)
 
     def mask_feature(self, dtype: DTypeLike) -> Float[Array, "1 1 h"]:
-        """What mask rows read in place of a feature."""
+        """Returns the vector that mask rows read in place of a feature."""
         return self.fuse(tuple(jnp.split(self.mask_hidden.astype(dtype)[None, None], len(self.config.taps), axis=-1)))
 
     def __call__(

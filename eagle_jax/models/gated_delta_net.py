@@ -45,7 +45,7 @@ class DeltaInputs:
         flat: FlatRows | None,
         is_chain: bool = False,
     ) -> "DeltaInputs":
-        """The inputs of all layers; `visible` names the ancestors of each token and itself."""
+        """Returns the inputs of all layers; `visible` names the ancestors of each token and itself."""
         assert config.delta_net is not None
         if is_chain:
             assert flat is None
@@ -66,7 +66,7 @@ class DeltaInputs:
         return rows if self.flat is None else self.flat.in_row(rows)[None]
 
     def fresh(self, added: DeltaRows) -> DeltaRows:
-        """What tokens add, laid out as the pass is."""
+        """Returns the rows that tokens add, laid out as the pass is."""
         flat = self.flat
         if flat is None:
             return added
@@ -124,7 +124,7 @@ class GatedDeltaNet(nn.Module):
         inputs: DeltaInputs,
         state: DeltaState,
     ) -> tuple[Float[Array, "y n o"], DeltaRows]:
-        """What the delta rule gives of each token, in float32, by request."""
+        """Applies the delta rule to each token, in float32, by request."""
         c, before = self.net, state.at(inputs.cache_rows)
         rows = ops.convolved(qkv, before.window[:, 0], self.conv1d(), inputs.earlier)
         q, k, v = jnp.split(rows, (c.keys, 2 * c.keys), axis=-1)

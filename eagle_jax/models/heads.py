@@ -127,7 +127,7 @@ class Heads(AnyHead):
     def over_text(
         self, hidden: Float[Array, "b n h"], embeddings: Float[Array, "b n h"]
     ) -> tuple[Float[Array, "b _ _"], ...]:
-        """What each head reads at every slot of whole sequences.
+        """Returns the input of each head at every slot of whole sequences.
 
         Args:
             hidden: the target's final hidden states of tokens 0 .. n - 1.
@@ -194,7 +194,7 @@ class Hydra(Heads):
         return 1 if self.config.prefix is None else self.config.prefix.head_dim
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """A cache for the layer before the heads; without one it counts tokens and holds nothing.
+        """Returns a cache for the layer before the heads; without one it counts tokens and holds nothing.
 
         `activations` is the dtype of the target's; None is the heads' own.
         """
@@ -206,7 +206,7 @@ class Hydra(Heads):
     def read(
         self, hidden: Float[Array, "b n h"], positions: Int[Array, "b n"], visible: Bool[Array, "b n n"], cache: Cache
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        """What the heads read of the text at each of `n` rows, and the rows' own K/V; without a layer, `hidden`."""
+        """Returns the heads' input at each of `n` rows, and the rows' own K/V; without a layer, `hidden`."""
         if self.config.prefix is None:
             return hidden, ()
         inputs = attention_inputs(self.config.prefix, positions, visible, cache, positions)

@@ -70,13 +70,13 @@ class LatentAttention(nn.Module):
         return ops.added(residual, y, norms[1], c.residual_multiplier), (latents_and_keys, None)
 
     def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> Latents:
-        """The tokens' own latent vectors and keys, where nothing else is read."""
+        """Returns the tokens' own latent vectors and keys, where nothing else is read."""
         return self._keys(x if norm is None else ops.rms_norm(x, norm), inputs), None
 
     def _queries(
         self, x: Float[Array, "b n i"], inputs: AttentionInputs
     ) -> tuple[Float[Array, "b h n p"], Float[Array, "b h n c"]]:
-        """The part of each query that is not rotated, and the rotated one."""
+        """Returns the part of each query that is not rotated, and the rotated one."""
         c, latent, valid = self.config, self.config.latent, inputs.num_valid
         assert latent is not None
         if latent.query_rank is None:
@@ -88,7 +88,7 @@ class LatentAttention(nn.Module):
         return plain, ops.rotate(rotated, inputs.cos_sin, c.rope.interleaved)
 
     def _keys(self, x: Float[Array, "b n i"], inputs: AttentionInputs) -> Float[Array, "b 1 n c"]:
-        """The latent vector and the rotated key of each token."""
+        """Returns the latent vector and the rotated key of each token."""
         assert self.config.latent is not None
         both = self.kv_a_proj_with_mqa(x, inputs.num_valid)[:, None]
         latent, key = jnp.split(both, [self.config.latent.rank], axis=-1)
@@ -96,7 +96,7 @@ class LatentAttention(nn.Module):
         return jnp.concatenate([self.kv_a_layernorm(latent), rotated], axis=-1)
 
     def _up(self, dtype: DTypeLike) -> tuple[Float[Array, "h p r"], Float[Array, "h v r"]]:
-        """The maps from a latent vector to keys and values, by head."""
+        """Returns the maps from a latent vector to keys and values, by head."""
         c, latent = self.config, self.config.latent
         assert latent is not None
         weight = dense(getattr(self, UP).weights(latent.rank).weight).astype(dtype)

@@ -13,7 +13,7 @@ from eagle_jax.models.layout import GATE_UP
 
 
 def parameter(module: nn.Module, name: str, init: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """A parameter of some shape, whatever holds it: an array, or a quantized or packed weight.
+    """Returns a parameter of some shape, whatever holds it: an array, or a quantized or packed weight.
 
     Raises:
         ValueError: what is there has another shape.
@@ -64,7 +64,7 @@ class RMSNorm(nn.Module):
 
 
 def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
-    """A norm as this family has them."""
+    """Makes a norm of the family's kind."""
     return RMSNorm(config.rms_norm_eps, dtype, plus_one=config.norm_plus_one, wide=config.norms == "around")
 
 

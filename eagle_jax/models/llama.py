@@ -73,7 +73,7 @@ class DecoderLayer(nn.Module):
         draft_kv: LayerRows | None,
         layer_input: Float[Array, "b n p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
-        """The residual stream after the layer, and what the tokens add to its state (`LayerState.operand`).
+        """Returns the residual stream after the layer, and what the tokens add to its state (`LayerState.operand`).
 
         Args:
             state, draft_kv: of the layer whose keys and values this one attends to; `draft_kv` are those of all fresh

@@ -66,7 +66,7 @@ class LM:
         return for_files(self.params)
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` tokens a row."""
+        """Returns a cache for `slots` tokens a row."""
         return empty_cache(self.config, batch, slots, self.activations)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
@@ -94,7 +94,7 @@ class LM:
         flat: FlatRows | None = None,
         is_chain: bool = False,
     ) -> Output:
-        """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
+        """Runs one forward pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
 
         A model that drafts reads its tree level by level: `draft_kv` holds the levels before (per layer, p rows at
         `draft_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
@@ -110,7 +110,7 @@ class LM:
         return Output(hidden=hidden, taps=tapped, kv=kv)
 
     def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:
-        """One pass over whole sequences, causally, without a cache."""
+        """Runs one forward pass over whole sequences, causally, without a cache."""
         batch, n = tokens.shape
         cache = self.empty_cache(batch, 0)
         cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
@@ -139,7 +139,7 @@ def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]
 
 
 def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
-    """A cache for the layers of a target or of a draft head."""
+    """Returns a cache for the layers of a target or of a draft head."""
 
     def state(layer: int) -> LayerState:
         if config.delta_net is not None and config.is_recurrent(layer):

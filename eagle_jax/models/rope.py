@@ -50,7 +50,7 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def query_scale(config: FamilyFacts, rope: Rope | None, positions: Int[Array, "b n"]) -> Float[Array, "b n"] | None:
-    """What queries are multiplied by in a layer with this rotation: beyond the original context, or, where nothing is
+    """Returns the factor of queries in a layer with this rotation: beyond the original context, or, where nothing is
     rotated, beyond the first positions (Llama 4); None is 1.
     """
     beta = config.no_rope_query_beta if rope is None else rope.query_beta

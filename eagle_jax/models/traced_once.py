@@ -21,7 +21,9 @@ def through(
     draft_kv: tuple[LayerRows, ...] = (),
     first: int = 0,
 ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-    """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
+    """Runs some layers and returns the last one's output, and the tokens' own keys and values in each; `first` is their
+    number.
+    """
     kv = []
     for i, layer in enumerate(layers, start=first):
         x, layer_kv = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
@@ -43,5 +45,7 @@ def traced_once(layer: nn.Module, *args: Any) -> tuple[Float[Array, "b n h"], La
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _layer(kind: nn.Module, context: Hashable, params: Mapping[str, Any], *args: Any) -> Any:
-    """A layer as a function of its parameters. `context` is a part of the key alone: what else its operations read."""
+    """Returns a layer as a function of its parameters. `context` is a part of the key alone: what else its operations
+    read.
+    """
     return kind.apply({"params": params}, *args)

@@ -57,7 +57,7 @@ def reference(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """The block operation by operation."""
+    """Returns the block operation by operation."""
     batch, n, _ = x.shape
     (q, *fresh_kv), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
     if inputs.query_scale is not None:
@@ -80,13 +80,13 @@ def reference(
 def added(
     residual: Float[Array, "b n h"], y: Float[Array, "b n h"], post_norm: Norm | None, multiplier: float
 ) -> Array:
-    """The residual sum, with a norm over what is added, or a factor."""
+    """Returns the residual sum, with a norm over what is added, or a factor."""
     y = y if post_norm is None else rms_norm(y, post_norm)
     return residual + (y if multiplier == 1 else y * multiplier)
 
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
-    """The keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
+    """Returns the keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
     _, k, v = _project(x, weights, inputs, head_dim)[0]
     return k, v
 

@@ -78,7 +78,7 @@ class AttentionCall:
         return f"{shape}, {self.q.dtype}{window}{'' if self.sinks is None else ', sinks'}"
 
     def begin(self) -> "Sums":
-        """The state of each row before any key: empty, or with its sink, which weighs 1."""
+        """Returns the state of each row before any key: empty, or with its sink, which weighs 1."""
         top, total, mixed = nothing(self.q.shape)
         if self.sinks is None:
             return top, total, mixed
@@ -130,7 +130,7 @@ def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s 
 
 
 def merged(top: Float[Array, "p *b r"], total: Float[Array, "p *b r"], mixed: Float[Array, "p *b r c"]) -> Array:
-    """The attention over `p` parts with states of their own, each weighted by its log-sum-exp.
+    """Returns the attention over `p` parts with states of their own, each weighted by its log-sum-exp.
 
     `mixed` of a part without keys may hold anything.
     """

@@ -25,7 +25,7 @@ SMALLEST = 256  # slots of the smallest prefix
 
 
 def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r c"]:
-    """The attention of each row over the keys that it attends to.
+    """Returns the attention of each row over the keys that it attends to.
 
     Args:
         block: slots read at a time while the cache is mostly empty; None is `BLOCK` on CPU and all of them elsewhere.
@@ -41,7 +41,9 @@ def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r
 
 
 def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """The same, of the first slots of the cache alone: of several sizes the smallest that holds the longest row."""
+    """Returns the same, of the first slots of the cache alone: of several sizes the smallest that holds the longest
+    row.
+    """
     sizes = prefixes(case.slots)
     longest = jnp.max(case.length)
     index = sum(((longest > size).astype(jnp.int32) for size in sizes[:-1]), jnp.zeros((), jnp.int32))
@@ -56,13 +58,13 @@ def prefixes(slots: int) -> list[int]:
 
 
 def _beginning(case: AttentionCall, slots: int) -> AttentionCall:
-    """The case over the first slots of its cache, which hold all that is committed."""
+    """Returns the case over the first slots of its cache, which hold all that is committed."""
     keys, values = case.prefix
     return dataclasses.replace(case, prefix=(keys[:, :, :slots], values[:, :, :slots]))
 
 
 def _begun(case: AttentionCall) -> Sums:
-    """The state of each row before the keys that `visible` names and those of the cache."""
+    """Returns the state of each row before the keys that `visible` names and those of the cache."""
     sums = case.begin()
     return _aligned(case, sums) if case.fresh[0].shape[2] > case.named else sums
 
@@ -121,7 +123,7 @@ def _with_fresh(case: AttentionCall, sums: Sums, index: Int[Array, ""], block: i
 
 
 def _named(case: AttentionCall) -> KV:
-    """The fresh rows that `visible` has a column for."""
+    """Returns the fresh rows that `visible` has a column for."""
     keys, values = case.fresh
     return keys[:, :, : case.named], values[:, :, : case.named]
 
@@ -134,13 +136,13 @@ def _block(case: AttentionCall, index: Int[Array, ""], block: int) -> tuple[KV, 
 
 
 def _of_requests(case: AttentionCall, cached: CachedKV) -> KV:
-    """The requests' rows of (a part of) the cache."""
+    """Returns the requests' rows of (a part of) the cache."""
     keys, values = cached
     return cached if case.cache_rows is None else (keys[case.cache_rows], values[case.cache_rows])
 
 
 def _seen(case: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
-    """Which of the slots `slot` each node attends to."""
+    """Returns which of the slots `slot` each node attends to."""
     seen = slot[None, None] < case.length[:, None, None]
     if case.first is not None:
         seen = seen & (slot[None, None] >= case.first[:, :, None])

@@ -61,7 +61,7 @@ SILU = Activation()
 def apply_experts(
     rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
 ) -> Float[Array, "p h"]:
-    """The output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
+    """Returns the output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
     platform, few = jax.default_backend(), expert.shape[0] <= stacks.gate.shape[0]
     if platform == "cpu" or (platform == "tpu" and few):
         return in_blocks(rows, expert, stacks, activation)
@@ -152,7 +152,7 @@ def _mlp(
     activation: Activation,
     expert: Int[Array, "_"],
 ) -> Float[Array, "q h"]:
-    """An expert's MLP of each row; `expert` is that of each row, or of all."""
+    """Returns an expert's MLP of each row; `expert` is that of each row, or of all."""
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     if stacks.gate_bias is not None and stacks.up_bias is not None:
         gate, up = gate + stacks.gate_bias[expert].astype(x.dtype), up + stacks.up_bias[expert].astype(x.dtype)

@@ -112,7 +112,7 @@ def gated_delta_chain(
 
 
 def unit_inverse(lower: Float[Array, "b h n n"]) -> Float[Array, "b h n n"]:
-    """The inverse of `I + L`, L being what is below the diagonal; nothing else is read.
+    """Returns the inverse of `I + L`, L being what is below the diagonal; nothing else is read.
 
     Blocks on the diagonal are inverted two at a time, `inv([[A, 0], [C, B]]) = [[inv A, 0], [-inv B C inv A, inv B]]`:
     log2(n) products. LAPACK's solver starts threads of its own, which wait for whole time slices where XLA's are busy.
@@ -139,7 +139,7 @@ def memory_after(
     g: Float[Array, "b h n 1"],
     count: Int[Array, "b"],
 ) -> Float[Array, "b h c d"]:
-    """The state after the first `count` tokens of a path. With none of them it is the same, bit for bit."""
+    """Returns the state after the first `count` tokens of a path. With none of them it is the same, bit for bit."""
     counts = (jnp.arange(k.shape[2], dtype=jnp.int32)[None] < count[:, None])[:, None, :, None]
     total = jnp.cumsum(jnp.where(counts, g, 0), axis=2)
     left = jnp.where(counts, jnp.exp(total[:, :, -1:] - total), 0)
@@ -157,7 +157,7 @@ def convolved(
     weight: Float[Array, "e k"],
     earlier: Int[Array, "b n w"],
 ) -> Float[Array, "b n e"]:
-    """A causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
+    """Returns a causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
 
     Args:
         window: inputs of the last committed tokens, the last one at the end.
@@ -178,7 +178,9 @@ def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
 
 
 def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:
-    """What stands `1 .. size` places before each node on its path, as rows of `size` committed tokens and the nodes."""
+    """Returns the rows `1 .. size` places before each node on its path, as indices into `size` committed tokens and the
+    nodes.
+    """
     depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
     target_depth = (
         depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]

@@ -67,7 +67,7 @@ def reference(rows: Float[Array, "r i"], weight: Weight, num_valid: Int[Array, "
 
 
 def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) -> Float[Array, "r ..."]:
-    """The product over axis `axis` of the weight, the first or the last."""
+    """Returns the product over axis `axis` of the weight, the first or the last."""
     rows = rows.astype(weight.dtype)
     if not isinstance(weight, QuantArray):
         return _dot(rows, weight, axis)
@@ -140,7 +140,8 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
-    """The factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if any.
+    """Returns the factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if
+    any.
 
     With one scale for each output the levels, exact in bfloat16 but for NF4's, are multiplied, and the product is
     scaled.
@@ -153,7 +154,7 @@ def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]
 
 
 def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "..."]:
-    """The product block by block of the columns of a weight `[in, ..]`."""
+    """Returns the product block by block of the columns of a weight `[in, ..]`."""
     columns = jax.tree.map(lambda part: part.reshape(part.shape[0], -1), weight)
     width = columns.shape[1]
     block = min(max(width // 16 // SMALLEST_BLOCK * SMALLEST_BLOCK, SMALLEST_BLOCK), LARGEST_BLOCK)

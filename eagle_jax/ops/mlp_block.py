@@ -24,7 +24,7 @@ def mlp_block(
 
 
 def reference(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
-    """The block operation by operation."""
+    """Returns the block operation by operation."""
     y = feed_forward(x if weights.norm is None else rms_norm(x, weights.norm), weights, num_valid)
     return added(x, y, weights.post_norm, weights.multiplier)
 

@@ -90,7 +90,7 @@ class QuantType:
         return 1 if self.group is None else inputs // self.group
 
     def over(self, inputs: int) -> "QuantType":
-        """The same, with None for a group of all inputs."""
+        """Returns the same, with None for a group of all inputs."""
         return dataclasses.replace(self, group=None) if self.group == inputs else self
 
 
@@ -206,7 +206,7 @@ def rows_of(table: Array | QuantArray, indices: Int[Array, "n"]) -> Array:
 
 
 def dequantized(weight: QuantArray) -> Array:
-    """The values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
+    """Returns the values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
     grouped, single = [], []
     for size, groups in zip(weight.shape, weight.scales.shape, strict=True):
         grouped += [size] if size == groups else [groups, size // groups]
@@ -219,7 +219,7 @@ def dequantized(weight: QuantArray) -> Array:
 
 
 def levels_of(weight: QuantArray) -> Array:
-    """What codes stand for: the codes, or entries of their table in float32."""
+    """Returns the values of codes: the codes, or entries of their table in float32."""
     if weight.levels not in LEVELS:
         return weight.codes
     return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]
@@ -227,7 +227,7 @@ def levels_of(weight: QuantArray) -> Array:
 
 @jax.jit
 def bound(weight: QuantArray) -> Array:
-    """The largest magnitude that numbers of such scales and minima may have, in the weight's dtype."""
+    """Returns the largest magnitude that numbers of such scales and minima may have, in the weight's dtype."""
     integers = 2**weight.bits if weight.minima is not None else 2 ** (weight.bits - 1)
     levels = LEVELS.get(weight.levels, (448 if weight.levels == E4M3 else integers,))
     largest = jnp.max(jnp.abs(weight.scales.astype(jnp.float32))) * max(map(abs, levels))
@@ -237,7 +237,9 @@ def bound(weight: QuantArray) -> Array:
 
 
 def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
-    """A weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its shapes."""
+    """Returns a weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its
+    shapes.
+    """
     grid = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
         codes=jnp.zeros(shape, quant_type.code_dtype_on("tpu")),

@@ -18,7 +18,7 @@ from eagle_jax.sharding.tracing import is_sharded
 def top_k(
     values: Float[Array, "*rows v"], count: int, *, logit_scale: float | None = None
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """The `count` largest values of each row and their indices, largest first; of equal ones the lowest index.
+    """Returns the `count` largest values of each row and their indices, largest first; of equal ones the lowest index.
 
     Args:
         logit_scale: return `log_softmax(logit_scale * values)` of the largest values, -inf for rows with NaN or

@@ -26,7 +26,7 @@ def tree_attention(
     softcap: float | None = None,
     sinks: Float[Array, "h"] | None = None,
 ) -> Float[Array, "b h n c"]:
-    """Each of `n` fresh tokens sees its request's committed slots and the fresh rows that `visible` names.
+    """Attends from each of `n` fresh tokens to its request's committed slots and the fresh rows that `visible` names.
 
     The softmax runs over both parts together, in float32. With two accepted tokens a, b in the cache and the tree
     c(d, e(f)) in flight:
@@ -67,7 +67,7 @@ def tree_attention(
 
 
 def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Array, "1 k r 1"] | None:
-    """The sink of each row of a kv head."""
+    """Returns the sink of each row of a kv head."""
     if sinks is None:
         return None
     heads = sinks.astype(jnp.float32).reshape(fresh[0].shape[1], -1)

@@ -142,7 +142,7 @@ class FlatRows:
         return jnp.where(is_row, rows[self.request, request_row], 0)
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
-        """Which of a request's tokens each one attends to; padding attends to itself."""
+        """Returns which of a request's tokens each one attends to; padding attends to itself."""
         seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
         return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax over nothing is no number
 

@@ -36,14 +36,14 @@ ERRORS = {
 
 
 def messages_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/messages, as one for a chat. Raises `FieldError`."""
+    """Parses a request to /v1/messages as one for a chat. Raises `FieldError`."""
     if body.get("max_tokens") is None:
         raise FieldError("max_tokens is missing", "max_tokens")
     return counted_call(body, ignore_unknown)
 
 
 def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/messages/count_tokens: one for a chat that need not say how long the answer may be."""
+    """Parses a request to /v1/messages/count_tokens: one for a chat that need not say how long the answer may be."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     system = _system(fields)
     messages = [{"role": "system", "content": system}] if system else []
@@ -68,7 +68,7 @@ def _system(fields: Fields) -> str | None:
 
 
 def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
-    """A message as chats have it: what functions answered are messages of their own, before what a person says."""
+    """Yields a message as chats have it: what functions answered are messages of their own, before what a person says."""
     role = fields.require("role", text)
     if role not in ("user", "assistant", "system"):
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
@@ -120,7 +120,7 @@ def _tools(fields: Fields) -> dict[str, Any]:
 
 
 def _output(fields: Fields) -> dict[str, Any]:
-    """The form of the answer, under its two names, and how much a model may think."""
+    """Returns the form of the answer, under its two names, and how much a model may think."""
     config = fields.object("output_config")
     older, format = fields.take("output_format", mapping, None), config.take("format", mapping, None)
     format = older if format is None else format
@@ -134,7 +134,7 @@ def _output(fields: Fields) -> dict[str, Any]:
 
 
 def _thinking(fields: Fields) -> dict[str, Any]:
-    """Whether the model is to think, where its template can be told so."""
+    """Returns whether the model is to think, where its template can be told so."""
     kind = fields.take("type", text, "adaptive")
     fields.ignore({"budget_tokens": anything, "display": text})
     if kind not in THINKING:
@@ -152,7 +152,7 @@ def _edits(fields: Fields) -> None:
 
 
 def error_of(status: int, message: str) -> dict[str, Any]:
-    """An error in Anthropic's form."""
+    """Returns an error in Anthropic's form."""
     kind = ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -206,7 +206,7 @@ class Messages(ChatFormat):
         return b"event: error\n" + event(error_of(status, body["error"]["message"]))
 
     def _ended(self, answering: Answering, result: Result) -> dict[str, Any]:
-        """Why the answer ended, and the stop sequence that ended it, if one did."""
+        """Returns why the answer ended, and the stop sequence that ended it, if one did."""
         reason = REASONS[self._answers.finish_reason(0, finish_reason(result))]
         ticket = answering.tickets[0]
         stops = ticket.request.options.stop if reason == "end_turn" else ()
@@ -222,7 +222,7 @@ class _Blocks:
         self._count, self._open = 0, ""  # blocks before the one that is open, and its kind
 
     def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[bytes]:
-        """A piece of text or of reasoning, or a call in the form of chats."""
+        """Yields a piece of text or of reasoning, or a call in the form of chats."""
         if isinstance(piece, dict):
             yield from self.close()
             yield from self._begin("tool_use", _called(piece, {}))
@@ -252,7 +252,7 @@ class _Blocks:
 
 
 def _opened(kind: str) -> dict[str, Any]:
-    """A block without its text; nobody signs reasoning here."""
+    """Returns a block without its text; nobody signs reasoning here."""
     return {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
 
 

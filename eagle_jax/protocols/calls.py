@@ -124,7 +124,7 @@ class Call:
 
 
 def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/completions. Raises `FieldError`."""
+    """Parses a request to /v1/completions. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     special_tokens = fields.take("add_special_tokens", flag, True)
     prompts = [
@@ -144,7 +144,7 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
 
 
 def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/chat/completions. Raises `FieldError`."""
+    """Parses a request to /v1/chat/completions. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     chat, tools = chat_of(fields, messages_of(fields))
     samples = fields.take("n", whole_number(1, LARGEST), 1)
@@ -166,7 +166,7 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
 
 
 def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools | None]:
-    """The conversation of a request, how it is put into the model's template, and the functions it may call."""
+    """Returns the conversation of a request, how it is put into the model's template, and the functions it may call."""
     empty: dict[str, Any] = {}
     tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, empty)
     # templates of models that think more or less read these
@@ -188,7 +188,7 @@ def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools
 
 
 def _options(fields: Fields) -> dict[str, Any]:
-    """How tokens are drawn, as far as it is stated."""
+    """Returns how tokens are drawn, as far as it is stated."""
     form = take_form(fields)
     processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__} | form
     top_k = fields.take("top_k", whole_number(-1, LARGEST), None)
@@ -232,7 +232,7 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
 
 
 def _longest(fields: Fields, least: int) -> dict[str, Any]:
-    """The longest answer, under either of its names."""
+    """Returns the longest answer, under either of its names."""
     old, new = (
         fields.take(name, whole_number(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens")
     )

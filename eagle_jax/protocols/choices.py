@@ -24,7 +24,7 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        """A whole answer."""
+        """Returns a whole answer."""
 
     @abc.abstractmethod
     def more(self, answering: Answering) -> dict[str, Any]:
@@ -32,11 +32,11 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
-        """What a choice of a stream begins with, if with anything."""
+        """Returns the first piece of a choice of a stream, if it has one."""
 
     @abc.abstractmethod
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        """A piece of an answer, in one event or in several; none where there is nothing to tell."""
+        """Returns a piece of an answer, in one event or in several; none where there is nothing to tell."""
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         choices = [self.choice(answering, i, result) for i, result in enumerate(results)]
@@ -93,7 +93,9 @@ def finish_reason(result: Result) -> str:
 
 
 def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
-    """What `"eagle": true` adds to a piece of a stream: what came with one step, and at the end how it all went."""
+    """Returns the field that `"eagle": true` adds to a piece of a stream: the step's tokens, and at the end the
+    statistics.
+    """
     fields: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
     if chunk.step is not None:
         fields["step"] = dataclasses.asdict(chunk.step)
@@ -103,7 +105,7 @@ def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
 
 
 def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:
-    """How an answer was made."""
+    """Returns how an answer was made."""
     stats = without_nan(dataclasses.asdict(result.stats))
     ticket = answering.tickets[index]
     times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}

@@ -74,7 +74,7 @@ class _Items:
         self._kind: type = str  # of its pieces
 
     def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A piece of text or of reasoning, or a call in the form of chats."""
+        """Yields a piece of text or of reasoning, or a call in the form of chats."""
         if isinstance(piece, dict):
             yield from self._close("completed")
             yield from self._call(piece)
@@ -89,7 +89,7 @@ class _Items:
         yield self._event("delta", delta=text)
 
     def end(self, status: str) -> Iterator[dict[str, Any]]:
-        """What is left when the answer is complete; one without anything has an empty message."""
+        """Yields the remaining events once the answer is complete; one without anything has an empty message."""
         if self._texts is None and not self.complete:
             yield from self._open(str)
         yield from self._close(status)

@@ -31,7 +31,7 @@ NEUTRAL_ITEM = {"status": text, "id": text, "phase": text, "caller": anything, "
 
 
 def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/responses, as one for a chat. Raises `FieldError`."""
+    """Parses a request to /v1/responses as one for a chat. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     instructions = fields.take("instructions", text, None)
     messages = [{"role": "system", "content": instructions}] if instructions else []
@@ -51,7 +51,7 @@ def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Cal
 
 
 def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
-    """The messages of a chat: text, or items, of which those too that earlier responses gave."""
+    """Returns the messages of a chat: text, or items, of which those too that earlier responses gave."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if value == []:
@@ -98,7 +98,7 @@ def _reasoning(thought: str) -> dict[str, Any]:
 
 
 def _form(fields: Fields) -> dict[str, Any]:
-    """The form of the answer, as chats have it."""
+    """Returns the form of the answer, as chats have it."""
     fields.ignore({"verbosity": text})
     format = fields.object("format")
     kind = format.take("type", text, "text")

@@ -9,7 +9,7 @@ FUNCTION = ("name", "description", "parameters", "strict")
 
 
 def tools_of(fields: Fields) -> Tools | None:
-    """The functions of a request; None where none may be called. Raises `FieldError`."""
+    """Returns the functions of a request; None where none may be called. Raises `FieldError`."""
     parallel = fields.take("parallel_tool_calls", flag, True)
     tools, choice = (fields.take(name, anything, None) for name in ("tools", "tool_choice"))
     if isinstance(tools, list):
@@ -21,7 +21,7 @@ def tools_of(fields: Fields) -> Tools | None:
 
 
 def _without_ignored(fields: Fields, name: str, tool: Any) -> Any:
-    """A tool without what is passed over; what is none is left as it is."""
+    """Returns a tool without what is passed over; what is none is left as it is."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool

@@ -117,7 +117,7 @@ class LogitsOptions:
 
 
 def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one request, those of `Processing` checked and hashable; without those that are None.
+    """Returns the values of one request, those of `Processing` checked and hashable; without those that are None.
 
     Raises:
         ValueError: one is out of its range, or of another kind.
@@ -216,8 +216,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 
 
 def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words:
-    """The token sequences that spell each word at the beginning of a text and after a space. Those with a token beyond
-    the vocabulary, which is never drawn, are left out.
+    """Returns the token sequences that spell each word at the beginning of a text and after a space. Those with a token
+    beyond the vocabulary, which is never drawn, are left out.
 
     Raises:
         ValueError: there are words and no tokenizer, or one that spells a word with no token.

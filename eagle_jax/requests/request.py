@@ -76,7 +76,7 @@ class PartialOutput:
     seconds: float = 0.0
 
     def first(self, tokens: int) -> "PartialOutput":
-        """The first `tokens` tokens."""
+        """Returns the first `tokens` tokens."""
         return dataclasses.replace(
             self,
             token_ids=self.token_ids[:tokens],
@@ -92,7 +92,7 @@ NO_OUTPUT = PartialOutput([], [], None)
 def requests_for(
     model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int = 1
 ) -> list[Request]:
-    """A request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
+    """Returns a request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
 
     A stop string that is the name of a special token, which has no text to be found in, ends the answer at that token.
 
@@ -128,7 +128,7 @@ def requests_for(
 
 
 def with_form(model: Model, request: Request, stopping: threading.Event | None = None) -> Request:
-    """The request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
+    """Returns the request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
     if request.options.form is None:
         return request
     vocab_size = model.target.config.vocab_size
@@ -140,7 +140,8 @@ def with_form(model: Model, request: Request, stopping: threading.Event | None =
 
 
 def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:
-    """The request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be as long as that.
+    """Returns the request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be as long as
+    that.
 
     Raises:
         TooLong: they would have more.

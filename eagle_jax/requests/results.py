@@ -27,7 +27,7 @@ class BudgetUse:
 
 
 def sum_spent(parts: Iterable[BudgetUse]) -> list[BudgetUse]:
-    """What was spent together, by size, the smallest trees first."""
+    """Sums the uses of budgets by size, the smallest trees first."""
     sums: dict[int, BudgetUse] = {}
     for one in parts:
         had = sums.get(one.nodes, BudgetUse(one.nodes, 0, 0, 0.0))

@@ -24,7 +24,7 @@ class TextStreamer:
         self.finished = False
 
     def chunks(self, output: PartialOutput, result: Result | None, *, by_step: bool = False) -> Iterator[Chunk]:
-        """What is new, in one chunk or, `by_step`, in one for each step; none if nothing is."""
+        """Yields the new output in one chunk, or `by_step` in one for each step; nothing if there is none."""
         self.finished = result is not None
         sizes = [size for _, size in _by_step(output.committed_at_step[self._tokens :])] if by_step else []
         for size in sizes[:-1]:

@@ -103,7 +103,7 @@ class Ticket:
                 await changed.wait()
 
     def _settled(self) -> Result | None:
-        """The answer if it is complete; raises what ended it instead."""
+        """Returns the answer if it is complete; raises what ended it instead."""
         _, result, error = self.news
         if error is not None:
             raise error

@@ -197,7 +197,9 @@ class Batch:
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
 
     def _fetch(self, length: np.ndarray) -> list[Columns]:
-        """What the host does not have of each row, of which `length` tokens are committed; nothing of complete ones."""
+        """Fetches the columns that the host lacks of each row, of which `length` tokens are committed; none of complete
+        rows.
+        """
         running = [row for row in self.rows if not row.done]
         top = self.state.top if any(row.request.options.top_logprobs for row in running) else None
         end = (length + 1).tolist()
@@ -270,8 +272,8 @@ class Batch:
         return (programs.KeyedArgs(key, (params, *others)),)
 
     def _params_for(self, places: list[int]) -> BatchParams:
-        """The parameters, with what the rows at `places` that go on ask of their logits; only the program that does it
-        takes it.
+        """Returns the parameters, with what the rows at `places` that go on ask of their logits; only the program that
+        does it takes it.
         """
         rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
@@ -292,7 +294,7 @@ class Batch:
 
 
 def _timed(function: Any, *args: Any, **static: Any) -> tuple[DecodeState, float, float]:
-    """A state, and the seconds that compiling and running took."""
+    """Returns a state, and the seconds that compiling and running took."""
     start = time.perf_counter()
     state, compiling = programs.call(function, *args, **static)
     jax.block_until_ready(state.length)

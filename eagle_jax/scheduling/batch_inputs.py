@@ -55,7 +55,7 @@ def batch_inputs(
 def processor_for(
     model: Model, requests: Sequence[Request], rows: int, tables: Sequence[TableSizes]
 ) -> LogitsParams | None:
-    """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
+    """Returns the logits parameters of requests, on the host, padded to `rows`; None if no request has any."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
     asked = [(one.options, one.bad_words, one.automaton) for one in padded]
     return processor_of(asked, model.target.config.vocab_size, tables)

@@ -34,7 +34,7 @@ class BatchShape:
 
 
 def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows: int) -> BatchShape:
-    """The shape of a batch that holds any `rows` of these requests at a time."""
+    """Returns the shape of a batch that holds any `rows` of these requests at a time."""
     return BatchShape(
         rows=rows,
         slots=slots_for(model, drafter, requests),
@@ -45,7 +45,7 @@ def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows:
 
 
 def shape_for_any(model: Model, rows: int, slots: int) -> BatchShape:
-    """The shape of a batch that holds any `rows` requests at a time."""
+    """Returns the shape of a batch that holds any `rows` requests at a time."""
     return BatchShape(
         rows=rows,
         slots=slots,

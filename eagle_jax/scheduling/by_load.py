@@ -36,7 +36,7 @@ class ByLoad:
         return max(*unread, *(drafter.shape.depth + 1 for drafter in drafters), 1)
 
     def __str__(self) -> str:
-        """What is drafted, in words."""
+        """Describes the drafts in words."""
         trees: list[tuple[int, int]] = []  # nodes, and the most rows that have trees of that size
         for rows, drafter in sorted(self._expected.items()):
             nodes = drafter.shape.nodes
@@ -63,7 +63,7 @@ class ByLoad:
 
 
 def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, always: bool = False) -> ByLoad:
-    """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
+    """Returns the drafters that were chosen for a batch of `rows` rows and for fewer of them.
 
     Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. With
     `tree="auto"` there is plain decoding beside each tree, and a small tree for few rows on a CPU. All rows take
@@ -87,7 +87,7 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
 
 
 def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -> list[Drafter]:
-    """The drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
+    """Returns the drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
     expected = choice.for_batch(rows, slots)
     return [expected, *choice.others(rows, expected)] if some_rows else [expected]
 

@@ -148,7 +148,7 @@ def _first_token(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> Running:
-    """The batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
+    """Returns the batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
     state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
     return insert_one(batch, (params, state), place, copies_all)
 

@@ -176,7 +176,7 @@ class Engine:
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     def findings(self) -> list[Budget]:
-        """What was fastest so far, for `budgets.keep`; nothing where it is not known yet, or a tree was asked for."""
+        """Returns the fastest trees so far, for `budgets.keep`; empty where none is known yet, or a tree was asked for."""
         measured = self._scheduler.measured
         return [] if measured is None else measured.findings(self._choice, self._scheduler.shape.slots)
 

@@ -16,7 +16,7 @@ PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get t
 def scheduler_for_any(
     model: Model, choice: Choice, rows: int, max_tokens: int, steps: int, prefix_cache_bytes: int, *, record: bool
 ) -> tuple[ByLoad, Scheduler]:
-    """The drafters by load, and a scheduler with the deepest of them.
+    """Returns the drafters by load, and a scheduler with the deepest of them.
 
     Args:
         choice: what `choose` gives; the rest is as in `Engine`.

@@ -200,7 +200,7 @@ def _begin(
 
 
 def drafter_for_requests(choice: Choice, requests: Sequence[Request]) -> Drafter:
-    """The chosen drafter, with a tree that suits a batch of these requests."""
+    """Returns the chosen drafter, with a tree that suits a batch of these requests."""
     model = choice.model
     prompts = sum(len(request.prompt) for request in requests)
     ratio = prompts / sum(request.options.max_new_tokens for request in requests)

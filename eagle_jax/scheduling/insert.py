@@ -70,7 +70,9 @@ def _is_kv(node: Any) -> bool:
 
 
 def _without_counts(new: Running, batch: Running) -> Running:
-    """What is put into a batch: tables of logits are made for all of its rows, and it counts its own steps."""
+    """Returns the parts that are put into a batch: tables of logits are made for all of its rows, and it counts its own
+    steps.
+    """
     return dataclasses.replace(new[0], processor=None), dataclasses.replace(new[1], steps=batch[1].steps)
 
 

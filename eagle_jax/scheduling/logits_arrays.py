@@ -15,8 +15,8 @@ AskedRow = tuple[LogitsOptions, Words, TokenAutomaton | None]  # with the tokens
 
 
 def processor_of(rows: Sequence[AskedRow], vocab_size: int, ready: Sequence[TableSizes] = ()) -> LogitsParams | None:
-    """What the rows of a batch ask of their logits; None if nothing. `ready` are sizes of tables that programs are
-    compiled for.
+    """Returns the logits parameters of the rows of a batch; None if no row has any. `ready` are sizes of tables that
+    programs are compiled for.
     """
     if not any(options.changes_logits for options, _, _ in rows):
         return None
@@ -26,7 +26,7 @@ def processor_of(rows: Sequence[AskedRow], vocab_size: int, ready: Sequence[Tabl
 
 
 def sizes_of(rows: Sequence[AskedRow], ready: Sequence[TableSizes]) -> TableSizes:
-    """The sizes of the tables of these rows."""
+    """Returns the sizes of the tables of these rows."""
     return smallest(ready, sizes_for([words for _, words, _ in rows], [automaton for _, _, automaton in rows]))
 
 
@@ -46,7 +46,7 @@ def static_rows(rows: Sequence[AskedRow], vocab_size: int) -> tuple[np.ndarray, 
 
 
 def columns_of(rows: Sequence[AskedRow], sizes: TableSizes) -> dict[str, np.ndarray]:
-    """The fields of `LogitsParams` that do not grow with the vocabulary."""
+    """Returns the fields of `LogitsParams` that do not grow with the vocabulary."""
 
     def column(name: str, dtype: Any) -> np.ndarray:
         return np.array([getattr(options, name) for options, _, _ in rows], dtype)

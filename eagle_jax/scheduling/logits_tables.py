@@ -45,7 +45,7 @@ class LogitsTables:
         return None if self._current is None else self._sizes
 
     def of(self, requests: Sequence[Request], ready: Sequence[TableSizes]) -> LogitsParams | None:
-        """What these rows ask; None if nothing. `ready` is as in `processor_of`."""
+        """Returns the logits parameters of these rows; None if no row has any. `ready` is as in `processor_of`."""
         if list(map(id, requests)) != list(map(id, self._requests)):
             asked = [(one.options, one.bad_words, one.automaton) for one in requests]
             changes = any(options.changes_logits for options, _, _ in asked)
@@ -86,7 +86,7 @@ class LogitsTables:
         return programs.call(_compiled_put_row(), static, np.array(row, np.int32), new, sharding=self._model.sharding)
 
     def _automata_of(self, params: LogitsParams, asked: Sequence[AskedRow], sizes: TableSizes) -> Any:
-        """The tables as they are, if they have all automata, with other rows; else new ones."""
+        """Returns the tables as they are, if they have all automata, with other rows; else new ones."""
         rows, places = [one for _, _, one in asked], {id(one): place for place, one in enumerate(self._automata)}
         if all(one is None or id(one) in places for one in rows):
             assert params.automata is not None, "only programs leave them out"
@@ -101,7 +101,7 @@ class LogitsTables:
 
 
 def _static_key(asked: AskedRow) -> Any:
-    """What a row's bias and static bans follow from."""
+    """Returns a key that a row's bias and static bans follow from."""
     options, words, _ = asked
     return options.logit_bias, options.allowed_token_ids, [word for word in words if len(word) == 1]
 
@@ -113,7 +113,7 @@ def put_row(
     *,
     sharding: Sharding | None,
 ) -> Static:
-    """Both tables with a new row."""
+    """Returns both tables with a new row."""
     bias, bans = (
         jax.lax.dynamic_update_slice_in_dim(old, one, row, axis=0) for old, one in zip(static, new, strict=True)
     )

@@ -66,7 +66,7 @@ class Contest:
         self._tried = [0] * len(drafters)  # how often each was chosen: one that fails is not chosen for ever
 
     def choose(self) -> int:
-        """The number of the drafter that runs next."""
+        """Returns the number of the drafter that runs next."""
         index = self._choice()
         self._tried[index] += 1
         return index
@@ -110,11 +110,12 @@ class Measured:
         return size, index, self.contests[size].drafters[index]
 
     def spent(self) -> list[tuple[int, Spent]]:
-        """What was spent so far, by the rows of a step and the drafter."""
+        """Returns the time spent so far, by the rows of a step and the drafter."""
         return [(size, spent) for size, contest in self.contests.items() for spent in contest.spent if spent.runs]
 
     def findings(self, choice: Choice, slots: int) -> list[Budget]:
-        """What later engines and `generate` may go by: the fastest tree for each number of rows, where it is known.
+        """Returns findings for later engines and `generate`: the fastest tree for each number of rows, where it is
+        known.
 
         Args:
             choice: what the drafters are of; only `tree="auto"` of a method with trees finds anything.
@@ -127,8 +128,8 @@ class Measured:
 
 
 def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
-    """What plain decoding and the fastest drafter took, over all runs, and its tree; None where that is not known, or
-    no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
+    """Returns the speeds of plain decoding and of the fastest drafter, over all runs, and its tree; None where that is
+    not known, or no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
     """
     if sum(spent.runs for spent in contest.spent) < ENOUGH or any(one.budget is not None for one in contest.drafters):
         return None

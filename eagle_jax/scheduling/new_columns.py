@@ -44,7 +44,7 @@ class Columns:
 def fetch(
     columns: Columns, begin: Sequence[int], end: Sequence[int], *, sharding: Sharding | None
 ) -> tuple[list[Columns], float]:
-    """The columns `begin[i] .. end[i] - 1` of each row on the host, and the seconds that compiling took."""
+    """Returns the columns `begin[i] .. end[i] - 1` of each row on the host, and the seconds that compiling took."""
     size, room = max(map(int.__sub__, end, begin), default=0), columns.tokens.shape[1]
     width = max(LEAST, 1 << max(size - 1, 0).bit_length())
     if _is_on_host(columns) or 2 * width > room:
@@ -75,7 +75,7 @@ def compiled_window() -> Any:
 
 
 def _is_on_host(columns: Columns) -> bool:
-    """Whether numpy sees the arrays where they are."""
+    """Returns whether numpy sees the arrays where they are."""
     devices = columns.tokens.devices() if isinstance(columns.tokens, jax.Array) else set()
     return [device.platform for device in devices] == ["cpu"]
 

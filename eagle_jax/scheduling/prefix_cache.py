@@ -76,7 +76,7 @@ class PrefixCache:
         self._blocks: collections.OrderedDict[bytes, Block] = collections.OrderedDict()  # least recently used first
 
     def find(self, keys: Sequence[bytes]) -> list[Block]:
-        """The longest chain of blocks that a prompt with these keys can start from."""
+        """Returns the longest chain of blocks that a prompt with these keys can start from."""
         chain = self._chain(keys)
         self._use(chain)
         blocks = [self._blocks[key] for key in chain]
@@ -115,7 +115,7 @@ class PrefixCache:
         self.clear()
 
     def _chain(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys, from the first on, whose blocks are there."""
+        """Returns the keys, from the first on, whose blocks are there."""
         return list(itertools.takewhile(self._blocks.__contains__, keys))
 
     def _grow_back(self) -> None:
@@ -132,8 +132,8 @@ class PrefixCache:
 
 
 def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
-    """The key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one after the
-    chunk.
+    """Returns the key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one
+    after the chunk.
 
     The chunk that holds the last token makes none, so at least one token is left to read.
 
@@ -156,7 +156,7 @@ def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
 def take_block(
     reading: PrefillState, *, chunk: int, with_state: bool = True, sharding: Sharding | None = None
 ) -> Block:
-    """The block of the chunk that was read last, of the first row."""
+    """Returns the block of the chunk that was read last, of the first row."""
     nodes, _ = _nodes(reading)
     start = (reading.chunks - 1) * chunk
 
@@ -169,7 +169,7 @@ def take_block(
 
 
 def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
-    """A prompt of which the blocks before this one are read, with this one read too; of the first row.
+    """Returns a prompt of which the blocks before this one are read, with this one read too; of the first row.
 
     Without its state the block's slots alone are filled: one with it has to follow.
     """
@@ -192,8 +192,8 @@ def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Shar
 
 
 def state_interval(reading: PrefillState, chunk: int) -> int:
-    """Every how many blocks the state is kept, so that recurrent states take about as much as keys and values do, at
-    most; 1 without such states.
+    """Returns every how many blocks the state is kept, so that recurrent states take about as much as keys and values
+    do, at most; 1 without such states.
     """
     is_state = lambda node: isinstance(node, LayerState)  # noqa: E731
     layers = [node for node in jax.tree.leaves(reading, is_leaf=is_state) if is_state(node)]
@@ -234,8 +234,8 @@ def _bytes_of(block: Block) -> int:
 
 
 def _rope_length(config: Any, prompt: int) -> int:
-    """What the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where that is
-    beyond the original context; with LongRoPE whether it is; else 0.
+    """Returns what the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where
+    that is beyond the original context; with LongRoPE whether it is; else 0.
     """
     if not isinstance(config, LlamaConfig):
         return 0

@@ -97,8 +97,8 @@ class Scheduler:
         return id
 
     def is_ready(self, request: Request) -> bool:
-        """Whether nothing has to be compiled before the request can join; else that begins, beside the batch. With
-        `prefill_chunks`; raises as `TablePrograms.cover` does.
+        """Returns whether nothing has to be compiled before the request can join; else that begins, beside the batch.
+        With `prefill_chunks`; raises as `TablePrograms.cover` does.
         """
         assert self._batch is not None
         queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
@@ -200,7 +200,7 @@ class Scheduler:
         return events
 
     def _event(self, id: int, row: Row) -> Event:
-        """The news of a row, with its result if it is done."""
+        """Returns the news of a row, with its result if it is done."""
         if not row.done:
             return Event(id, row.request, row.output)
         result = result_of(row, self.model.tokenizer, self.drafter.shape.depth)
@@ -247,7 +247,7 @@ class Scheduler:
                 self._running[place], self._reading = id, None
 
     def _begin_reading(self, events: list[Event]) -> bool:
-        """Whether a request is being read, or could be begun."""
+        """Returns whether a request is being read, or could be begun."""
         if self._reading is not None:
             return True
         if not self._queue or len(self._running) == self.shape.rows:

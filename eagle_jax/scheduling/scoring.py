@@ -21,7 +21,8 @@ from eagle_jax.sharding import to_host
 
 
 def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any:
-    """The log-probability of each token of a prompt after those before it: a text's likelihood, without an answer.
+    """Returns the log-probability of each token of a prompt after those before it: a text's likelihood, without an
+    answer.
 
     Args:
         model: from `load`.
@@ -51,7 +52,8 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
 
 
 def requests_to_score(model: Model, prompts: Sequence[Any], top_logprobs: int, most: int) -> list[Request]:
-    """A request for each prompt, of `most` tokens at most, with as many of the likeliest tokens as were asked for.
+    """Returns a request for each prompt, of `most` tokens at most, with as many of the likeliest tokens as were asked
+    for.
 
     Raises:
         ValueError, TypeError: a prompt is not one, or too long, or so many tokens are not recorded.
@@ -109,7 +111,7 @@ class Scoring:
         return count
 
     def results(self) -> list[PromptLogprobs]:
-        """What there is of each prompt once it is read."""
+        """Returns the scores of each prompt once it is read."""
         scores = self._scores
         logprobs, ranks = to_host((scores.logprobs, scores.ranks))
         top = to_host(scores.top)

@@ -115,7 +115,7 @@ class ScoringQueue:
 
 
 def _result(ticket: Ticket, scored: PromptLogprobs | None) -> Result:
-    """An answer without tokens to a prompt that was scored; None: that was cancelled."""
+    """Returns an answer without tokens to a prompt that was scored; None: that was cancelled."""
     nothing = result_of(Row(ticket.request), ticket.tokenizer, 0)
     if scored is None:
         return dataclasses.replace(nothing, finish_reason=CANCELLED)

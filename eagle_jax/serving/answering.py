@@ -47,7 +47,7 @@ def endpoint(
 
 
 async def answer(request: Request, response_format: ResponseFormat, parse: Parse) -> Response:
-    """The response to one request. Raises `Refused`, and `FieldError`."""
+    """Returns the response to one request. Raises `Refused`, and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
@@ -77,7 +77,7 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """The header that names the fields of a request that were passed over; none if there were none."""
+    """Returns the header that names the fields of a request that were passed over; none if there were none."""
     shown = ", ".join(urllib.parse.quote(name, safe=" []()$@+*;:,./") for name in names)
     return {IGNORED_HEADER: shown if len(shown) <= MOST_HEADER else shown[: MOST_HEADER - 3] + "..."} if names else {}
 
@@ -128,7 +128,7 @@ async def _scores(submitted: Submitted) -> None:
 
 
 def _never_begun(ticket: Ticket) -> bool:
-    """Whether the time was over while it still stood in the queue."""
+    """Returns whether the time was over while it still stood in the queue."""
     return ticket.over and ticket.cancelled and ticket.waited is None
 
 
@@ -169,7 +169,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _events(answering: Answering, response_format: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
-    """A stream's events; an error is one too, and ends it."""
+    """Yields a stream's events; an error is one too, and ends it."""
     try:
         await _scores(submitted)
         async for sent in response_format.events(answering, _chunks(answering)):
@@ -185,7 +185,7 @@ async def _events(answering: Answering, response_format: ResponseFormat, submitt
 
 
 async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:
-    """The chunks of a request's answers. Raises `Refused` where none was begun in time."""
+    """Yields the chunks of a request's answers. Raises `Refused` where none was begun in time."""
     async for chunk in achunks(answering.tickets, by_step=answering.call.eagle):
         if chunk.result is not None and all(map(_never_begun, answering.tickets)):
             raise _too_busy()

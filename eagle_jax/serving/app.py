@@ -55,7 +55,7 @@ def create_app(
     tool_format: str | None = None,
     reasoning_format: str | None = None,
 ) -> Starlette:
-    """An ASGI application that answers OpenAI's requests.
+    """Returns an ASGI application that answers OpenAI's requests.
 
     Args:
         engines: by the names that requests call models; the first is meant when a request names none.
@@ -183,7 +183,9 @@ class AuthMiddleware:
 
 
 def _address(scope: Scope) -> str:
-    """What the routes match: the path behind the one that this application is mounted at, or that a proxy cuts off."""
+    """Returns what the routes match: the path behind the one that this application is mounted at, or that a proxy cuts
+    off.
+    """
     path, root = scope["path"], scope.get("root_path", "")
     inside = root and (path == root or path.startswith(f"{root}/"))
     return path[len(root) :] if inside else path

@@ -20,7 +20,7 @@ class _Loops(Collector):
         self.engines: dict[str, Engine] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """The engines' own counts."""
+        """Yields the engines' own counts."""
         names, labels = ("steps", "tokens", "seconds"), ["model", "rows", "nodes"]
         what = ("Steps of the loop.", "Tokens that they committed.", "Seconds that they took.")
         metrics = [

@@ -218,5 +218,5 @@ class _Patient(H11Protocol):
 
 
 def _patient(limits: Limits) -> type[_Patient]:
-    """The protocol with these limits; the server makes an instance for each connection."""
+    """Returns the protocol with these limits; the server makes an instance for each connection."""
     return type("Patient", (_Patient,), {"limits": limits})

@@ -122,7 +122,7 @@ class Service:
         return not self.draining and all(engine.alive for engine in self.engines.values())
 
     def knows(self, authorization: str) -> bool:
-        """Whether a request may come in; takes as long whatever of the key is wrong.
+        """Returns whether a request may come in; takes as long whatever of the key is wrong.
 
         Args:
             authorization: the header, a character for each byte (latin-1), as Starlette reads it.
@@ -135,7 +135,7 @@ class Service:
         return kind.lower() == "bearer" and any(alike)
 
     def name_of(self, model: str | None) -> str:
-        """The model that a request means. Raises `Refused` if there is none of that name."""
+        """Returns the model that a request means. Raises `Refused` if there is none of that name."""
         if model is None:
             return next(iter(self.engines))
         if model not in self.engines:
@@ -204,7 +204,7 @@ def openai_defaults() -> dict[str, Any]:
 
 
 def _spellings(key: str) -> list[bytes]:
-    """How clients send a key: most in UTF-8, browsers and some libraries in latin-1."""
+    """Returns how clients send a key: most in UTF-8, browsers and some libraries in latin-1."""
     spellings = [key.encode()]
     with contextlib.suppress(UnicodeEncodeError):  # latin-1 has no such character
         spellings.append(key.encode("latin-1"))
@@ -218,7 +218,7 @@ def _cancel_all(submitting: "asyncio.Future[Submitted]") -> None:
 
 
 def models(service: Service) -> dict[str, Any]:
-    """The answer of /v1/models."""
+    """Returns the answer of /v1/models."""
     listed = [
         {
             "id": name,

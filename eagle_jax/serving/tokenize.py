@@ -37,7 +37,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    """The text of token ids, special tokens included."""
+    """Returns the text of token ids, special tokens included."""
     fields, engine = await _asked(request)
     last, tokenizer = engine.model.target.config.vocab_size - 1, engine.model.tokenizer
     ids = [

@@ -67,7 +67,7 @@ def from_first(values: np.ndarray) -> np.ndarray:
 
 
 def any_says(so: bool) -> bool:
-    """Whether any process says so; all have to ask."""
+    """Returns whether any process says so; all have to ask."""
     return so if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(so)).any())
 
 
@@ -159,7 +159,7 @@ def _visits(
 
 
 def _received(connection: socket.socket) -> bytes:
-    """What has come; nothing when the other side has left."""
+    """Returns the bytes received; empty when the other side has left."""
     try:
         return connection.recv(LONGEST)
     except OSError:

@@ -37,13 +37,13 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
 
 
 def layer_of(path: str, config: LlamaConfig) -> LlamaConfig:
-    """The config of the layer in which a parameter is."""
+    """Returns the config of the layer in which a parameter is."""
     number = re.search(r"(^|/)layers_(\d+)/", path)
     return config if number is None else config.layer(int(number[2]))
 
 
 def is_key_or_value(path: str, over_projections: bool) -> bool:
-    """Whether a weight makes keys or values, whose heads may be kept several times.
+    """Returns whether a weight makes keys or values, whose heads may be kept several times.
 
     Args:
         over_projections: norms of keys go over all heads of a token, and have numbers for each.
@@ -77,7 +77,7 @@ def to_host(tree: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def placement(sharding: Any) -> Any:
-    """What two shardings have in common that a compiled program takes for the same."""
+    """Returns a key that is equal for shardings that a compiled program takes for the same."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     sharded = [tuple(axis for axis in axes_of(axes) if sharding.mesh.shape[axis] > 1) for axes in sharding.spec]
@@ -92,5 +92,5 @@ def _gathered(tree: Any) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _compiled_gather(mesh: Mesh) -> Any:
-    """One function for each mesh: JAX would trace and compile another one anew at every call."""
+    """Returns one function for each mesh: JAX would trace and compile another one anew at every call."""
     return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))

@@ -69,7 +69,7 @@ STATE: Rules = (
 
 
 def spec_of(rules: Rules, path: str) -> P:
-    """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
+    """Returns the first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
 
     Codes, scales and minima of a quantized weight, `o_proj/weight/codes`, lie as the weight would: their axes are its
     axes. The order of its inputs is whole.
@@ -92,7 +92,7 @@ def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
 
 
 def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
-    """Whether axes divide what they spread; what has one entry along an axis, every device has.
+    """Returns whether axes divide what they spread; what has one entry along an axis, every device has.
 
     An array that lacks an axis, as the order of a quantized weight's inputs does, cannot be spread so.
     """

@@ -25,7 +25,7 @@ _current: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar("shar
 
 
 def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
-    """A program over the devices of its keyword `sharding`, which has to be static in its `jit`.
+    """Makes a program over the devices of its keyword `sharding`, which has to be static in its `jit`.
 
     While it is traced, `constrain` and `top_k` go by it; what the program returns lies where the next one wants it.
     Arguments may be `Packed`.
@@ -50,12 +50,12 @@ def traced_over(sharding: Sharding | None) -> Iterator[None]:
 
 
 def current_sharding() -> Sharding | None:
-    """The mesh that what is being traced goes by; None is one device."""
+    """Returns the mesh that what is being traced goes by; None is one device."""
     return _current.get()
 
 
 def is_sharded() -> bool:
-    """Whether what is being traced is a program over several devices."""
+    """Returns whether what is being traced is a program over several devices."""
     return _current.get() is not None
 
 

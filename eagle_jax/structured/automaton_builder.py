@@ -57,7 +57,7 @@ class Builder:
 
 
 def automaton_of(part: Part, what: str) -> ByteAutomaton:
-    """The deterministic automaton of a part.
+    """Returns the deterministic automaton of a part.
 
     Raises:
         ValueError: it is too large.
@@ -103,7 +103,7 @@ class _Subsets:
         return smallest(table, final, first, self._what, np.searchsorted(self._lows, np.arange(256), side="right") - 1)
 
     def _closure(self, states: Iterable[int]) -> frozenset[int]:
-        """All states that these are at once, and that something leads out of."""
+        """Returns all states that these are at once, and that something leads out of."""
         return frozenset().union(*(self._closures.get(state) or self._close(state) for state in states))
 
     def _close(self, state: int) -> frozenset[int]:

@@ -11,7 +11,7 @@ LAST = 0xF7  # no text has a larger byte
 
 
 def marked(text: str) -> Part:
-    """A text, in which what is written like a special token may be one."""
+    """Returns a text, in which what is written like a special token may be one."""
     parts, at = list[Part](), 0
     for match in MARK.finditer(text):
         mark = match.group()
@@ -21,14 +21,14 @@ def marked(text: str) -> Part:
 
 
 def framed(dfa: ByteAutomaton, before: str, after: str, what: str) -> ByteAutomaton:
-    """The texts of an automaton with texts before and after them. Raises ValueError if it is too large."""
+    """Returns the texts of an automaton with texts before and after them. Raises ValueError if it is too large."""
     if not before and not after:
         return dfa
     return automaton_of(sequence(marked(before), automaton(dfa), marked(after)), what)
 
 
 def after_reasoning(answer: ByteAutomaton, begin: str, end: str, what: str) -> ByteAutomaton:
-    """The texts of an automaton after any reasoning.
+    """Returns the texts of an automaton after any reasoning.
 
     Args:
         begin: the mark that begins reasoning, which need not come; "" where the prompt has it already, and so it does.

@@ -17,7 +17,7 @@ def literal(text: str | bytes) -> Part:
 
 
 def one_of(*ranges: tuple[int, int]) -> Part:
-    """One byte from ranges, their ends included."""
+    """Matches one byte from ranges, their ends included."""
 
     def add(builder, start):
         end = builder.state()
@@ -28,7 +28,7 @@ def one_of(*ranges: tuple[int, int]) -> Part:
 
 
 def sequence(*parts: Part) -> Part:
-    """One after another."""
+    """Matches parts one after another."""
 
     def add(builder, start):
         for part in parts:
@@ -84,7 +84,9 @@ def repeated(part: Part, least: int = 0, most: int | None = None, separator: Par
 
 
 def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, least: int = 0) -> Part:
-    """All required parts and any of the others, in order, with a separator between; at least one if `least` is 1."""
+    """Returns all required parts and any of the others, in order, with a separator between; at least one if `least` is
+    1.
+    """
 
     def add(builder, start):
         first, later = builder.state(), builder.state()  # where nothing stands before, and where something does
@@ -137,7 +139,7 @@ def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> 
 
 
 def automaton(dfa: ByteAutomaton) -> Part:
-    """The texts of an automaton."""
+    """Returns the texts of an automaton."""
 
     def add(builder, start):
         end = builder.state()

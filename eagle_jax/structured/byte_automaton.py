@@ -36,7 +36,7 @@ class ByteAutomaton:
     final: Bool[np.ndarray, "s"]
 
     def accepts(self, text: bytes) -> bool:
-        """Whether this text is complete in it."""
+        """Returns whether this text is complete in it."""
         state = 0
         for byte in text:
             state = int(self.next[state, byte])
@@ -47,12 +47,12 @@ class ByteAutomaton:
 
 @functools.lru_cache(maxsize=256)
 def cached_automaton(regex: str) -> ByteAutomaton:
-    """The automaton of an expression of this package; it is kept."""
+    """Returns the automaton of an expression of this package; it is kept."""
     return regex_automaton(regex)
 
 
 def regex_automaton(regex: str) -> ByteAutomaton:
-    """The automaton of the texts that a regular expression matches as a whole, in UTF-8.
+    """Returns the automaton of the texts that a regular expression matches as a whole, in UTF-8.
 
     The syntax is that of Rust's `regex`, without anchors inside, look-around, word boundaries and back references.
     Some short expressions have automata that no memory holds: those of users are built in a process of their own
@@ -100,7 +100,7 @@ def regex_automaton(regex: str) -> ByteAutomaton:
 
 
 def _without_anchors(regex: str) -> str:
-    """The expression without `^` before it and `$` after it, which say what is meant anyway."""
+    """Returns the expression without `^` before it and `$` after it, which say what is meant anyway."""
     is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
     regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
     return regex.removeprefix("^")
@@ -111,7 +111,7 @@ class TooLarge(ValueError):
 
 
 def too_large(what: str) -> TooLarge:
-    """The error about an automaton that is too large."""
+    """Returns the error about an automaton that is too large."""
     return TooLarge(
         f"the automaton of {what} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
         "use smaller counts, or fewer wildcards before other text"
@@ -148,7 +148,7 @@ def explored(
 
 
 def intersection(one: ByteAutomaton, other: ByteAutomaton, what: str, *, without: bool = False) -> ByteAutomaton:
-    """The texts of both; with `without`, those of `one` that are not of the other. Raises as `explored`."""
+    """Returns the texts of both; with `without`, those of `one` that are not of the other. Raises as `explored`."""
     changes = np.any(np.diff(np.concatenate([one.next, other.next]), axis=1), axis=0)
     lows = np.flatnonzero(np.append(True, changes))  # bytes from one to the next do the same
     highs = [*(lows[1:] - 1).tolist(), 255]
@@ -198,7 +198,7 @@ def smallest(
 
 
 def distinct_columns(table: Shaped[np.ndarray, "s c"]) -> tuple[Shaped[np.ndarray, "s d"], Int[np.ndarray, "c"]]:
-    """The columns that differ, and which of them each column is."""
+    """Returns the columns that differ, and which of them each column is."""
     number: dict[bytes, int] = {}
     transposed = np.ascontiguousarray(table.T)
     which = np.array([number.setdefault(column.tobytes(), len(number)) for column in transposed], np.int64)
@@ -219,7 +219,7 @@ def leading_on(following: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) 
 
 
 def _predecessors(following: Int[np.ndarray, "s c"]) -> Callable[[int], list[int]]:
-    """The states that lead to each state."""
+    """Returns the states that lead to each state."""
     count = len(following)
     states, classes = np.nonzero(following >= 0)
     edges = np.unique(following[states, classes].astype(np.int64) * count + states)
@@ -267,7 +267,9 @@ def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -
 def _split(
     group: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
 ) -> list[list[int]]:
-    """The parts that leave a group: all but the largest. States that `parts` does not hold lead to the same groups."""
+    """Returns the parts that leave a group: all but the largest. States that `parts` does not hold lead to the same
+    groups.
+    """
     looked_at = {state for part in parts.values() for state in part}
     if len(looked_at) < len(group):
         like = signature(next(state for state in group if state not in looked_at))

@@ -105,7 +105,7 @@ class _Lane:
         self._worker: _Worker | None = None
 
     def make(self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], stopping: threading.Event) -> object:
-        """The automaton, or the error that making it raised; None if it would take more than it may."""
+        """Returns the automaton, or the error that making it raised; None if it would take more than it may."""
         with self._turn(stopping):
             if self._worker is None or not self._worker.runs:
                 self._worker = _Worker(self._niceness)
@@ -157,7 +157,7 @@ class FormWorkers:
     def make(
         self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], stopping: threading.Event
     ) -> TokenAutomaton:
-        """The automaton of a form.
+        """Returns the automaton of a form.
 
         Args:
             stopping: once it is set, only what is nearly there is waited for.
@@ -184,7 +184,7 @@ class FormWorkers:
 
 
 def _described(form: Form) -> str:
-    """A form in a few words; a schema by its place in the request."""
+    """Returns a form in a few words; a schema by its place in the request."""
     text = str(form.value)
     if form.name == "json_schema":
         schema = json.loads(text)

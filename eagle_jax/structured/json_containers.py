@@ -21,10 +21,10 @@ class Writer(Protocol):
     """Makes parts of schemas."""
 
     def write(self, schemas: list[Any], place: Place) -> Part | None:
-        """The part of the values that fit all of several schemas; None if there are none."""
+        """Returns the part of the values that fit all of several schemas; None if there are none."""
 
     def values(self, schema: Any, place: Place) -> list[Any] | None:
-        """The values that a schema lists; None if it does not."""
+        """Returns the values that a schema lists; None if it does not."""
 
 
 def any_value(depth: int) -> Part:
@@ -78,7 +78,7 @@ def objects(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part |
 
 
 def _named(keywords: Mapping[str, Any], place: Place) -> tuple[dict[str, list[Any]], set[str]]:
-    """The schemas of each property that a schema names or requires, and which it requires."""
+    """Returns the schemas of each property that a schema names or requires, and which it requires."""
     where = place.name
     named, required = entries(keywords, "properties", dict, where), entries(keywords, "required", list, where)
     patterns, extra = entries(keywords, "patternProperties", dict, where), keywords.get("additionalProperties", True)
@@ -98,7 +98,7 @@ def _named(keywords: Mapping[str, Any], place: Place) -> tuple[dict[str, list[An
 
 
 def _keys(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
-    """What `propertyNames` allows; None where there is no such keyword."""
+    """Returns the part for the keys that `propertyNames` allows; None without that keyword."""
     if "propertyNames" not in keywords:
         return None
     keys = writer.write([{"type": "string"}, keywords["propertyNames"]], place.below("propertyNames"))

@@ -48,7 +48,7 @@ class Place:
     refs: tuple[str, ...] = ()
 
     def below(self, keyword: str, name: str | int | None = None) -> "Place":
-        """The place of a schema within this one."""
+        """Returns the place of a schema within this one."""
         where = f"{self.name}.{keyword}"
         if isinstance(name, str) and name.isidentifier():
             where += f".{name}"
@@ -58,7 +58,7 @@ class Place:
 
 
 def followed(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The keywords of a schema that change what is valid.
+    """Returns the keywords of a schema that change what is valid.
 
     Raises:
         ValueError: one of them cannot be followed, or is spelt almost like one that can.
@@ -79,7 +79,7 @@ def followed(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def types(value: Any, where: str) -> list[str]:
-    """The types that `type` names, one or several."""
+    """Returns the types that `type` names, one or several."""
     kinds = [value] if isinstance(value, str) else value
     if not isinstance(kinds, list) or not kinds or not all(kind in TYPES for kind in kinds):
         raise ValueError(f"{where}.type={json.dumps(value)[:60]}; expected one of {', '.join(TYPES)}, or a list")
@@ -87,12 +87,12 @@ def types(value: Any, where: str) -> list[str]:
 
 
 def guessed_types(keywords: Mapping[str, Any]) -> list[str]:
-    """The types that answers have where a schema states none: those that its keywords are about."""
+    """Returns the types that answers have where a schema states none: those that its keywords are about."""
     return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & keywords.keys()]
 
 
 def count(keywords: Mapping[str, Any], name: str, where: str) -> int | None:
-    """A number of characters, items or properties."""
+    """Returns a number of characters, items or properties."""
     value = keywords.get(name)
     if value is None:
         return None
@@ -102,7 +102,7 @@ def count(keywords: Mapping[str, Any], name: str, where: str) -> int | None:
 
 
 def entries(keywords: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
-    """The object or list that a keyword has; an empty one where it is not there."""
+    """Returns the object or list that a keyword has; an empty one where it is not there."""
     value = keywords.get(name, kind())
     if not isinstance(value, kind):
         raise ValueError(

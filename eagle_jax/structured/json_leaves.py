@@ -23,7 +23,7 @@ def leaf(regex: str) -> Part:
 
 
 def literals(keywords: Mapping[str, Any], where: str) -> Part:
-    """The values of an `enum` that the schema's other keywords allow."""
+    """Returns the values of an `enum` that the schema's other keywords allow."""
     values, others = keywords["enum"], {name: value for name, value in keywords.items() if name != "enum"}
     if not isinstance(values, list):
         raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")
@@ -34,13 +34,13 @@ def literals(keywords: Mapping[str, Any], where: str) -> Part:
 
 
 def literal_of(value: Any) -> Part:
-    """A value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
+    """Returns a value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
     texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
     return either(*map(literal, sorted(texts)))
 
 
 def _fits(value: Any, keywords: Mapping[str, Any], where: str) -> bool:
-    """Whether a value is of a schema's type, and what its keywords say of such a value."""
+    """Returns whether a value is of a schema's type, and what its keywords say of such a value."""
     if not any(_is_a(value, kind) for kind in types(keywords.get("type", list(TYPES)), where)):
         return False
     kind = next(kind for kind in TYPES if _is_a(value, kind))
@@ -105,7 +105,7 @@ ENDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 
 
 def _range(keywords: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound | None, Fraction | None]:
-    """The bounds of numbers, and what they are multiples of."""
+    """Returns the bounds of numbers, and what they are multiples of."""
     low, high = (_bound(keywords, *ends, where) for ends in ENDS)
     multiple = _decimal(keywords, "multipleOf", where)
     if multiple is not None and multiple <= 0:
@@ -114,7 +114,7 @@ def _range(keywords: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound
 
 
 def _bound(keywords: Mapping[str, Any], name: str, exclusive: str, where: str) -> Bound | None:
-    """The tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
+    """Returns the tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
     is_excluded = keywords.get(exclusive) is True
     value = _decimal(keywords, name, where)
     other = None if isinstance(keywords.get(exclusive), bool) else _decimal(keywords, exclusive, where)

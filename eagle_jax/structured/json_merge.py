@@ -12,7 +12,7 @@ Keywords = dict[str, Any]
 
 
 def merged(one: Keywords, other: Keywords, where: str) -> Keywords:
-    """The keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
+    """Returns the keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
 
     Raises:
         ValueError: two keywords differ that cannot be joined.
@@ -40,7 +40,7 @@ def merged(one: Keywords, other: Keywords, where: str) -> Keywords:
 
 
 def _closed(one: Keywords, other: Keywords) -> Keywords:
-    """A schema whose properties also have to be what another schema says of those that it does not name."""
+    """Returns a schema whose properties also have to be what another schema says of those that it does not name."""
     extra, named = other.get("additionalProperties", True), other.get("properties", {})
     properties = one.get("properties")
     if extra is True or not isinstance(properties, Mapping) or not isinstance(named, Mapping):

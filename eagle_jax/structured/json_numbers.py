@@ -60,7 +60,7 @@ class _Digits(NamedTuple):
 
 
 def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: Fraction | None = None) -> Part | None:
-    """The numbers of a range without exponents, whole ones or all; None if there are none.
+    """Returns the numbers of a range without exponents, whole ones or all; None if there are none.
 
     Args:
         low, high: None where the range is open.
@@ -80,7 +80,7 @@ def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: 
 
 
 def _larger(one: Bound, other: Bound | None) -> Bound:
-    """The tighter one of two lower bounds."""
+    """Returns the tighter one of two lower bounds."""
     if other is None or other.value < one.value:
         return one
     return other if other.value > one.value or not other.is_included else one
@@ -155,21 +155,21 @@ class _Rules:
         return _Digits(count, above, below, remainder, digits.has_point, is_zero)
 
     def _relations(self, digits: _Digits) -> tuple[int, int]:
-        """Whether what was read is below, at or above as much of the bounds."""
+        """Returns whether what was read is below, at or above as much of the bounds."""
         if digits.has_point:
             return digits.low, digits.high
         return _relation(digits, digits.low, self.low), _relation(digits, digits.high, self.high)
 
 
 def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
-    """Whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
+    """Returns whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
     if bound is None:
         return -1
     return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared
 
 
 def _places(multiple: Fraction) -> int:
-    """How many digits after the point the multiples of a number have. Raises ValueError if they do not end."""
+    """Returns how many digits after the point the multiples of a number have. Raises ValueError if they do not end."""
     places = next((places for places in range(20) if (multiple * 10**places).denominator == 1), None)
     if places is None:
         raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected 19 at most")

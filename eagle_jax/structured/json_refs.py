@@ -9,7 +9,7 @@ from eagle_jax.structured.json_keywords import TYPES, entries, guessed_types
 
 
 def resolve_pointer(root: Any, ref: str) -> Any:
-    """The place in a schema that a JSON pointer names; None if there is none."""
+    """Returns the place in a schema that a JSON pointer names; None if there is none."""
     node = root
     for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.removeprefix("#").split("/")[1:]):
         if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
@@ -22,8 +22,8 @@ def resolve_pointer(root: Any, ref: str) -> Any:
 
 
 def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any) -> bool:
-    """Whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires what
-    another one does not allow or, as answers have no other properties than a schema names, never has.
+    """Returns whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires
+    what another one does not allow or, as answers have no other properties than a schema names, never has.
 
     Args:
         common: what holds for all of them.
@@ -33,7 +33,7 @@ def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any)
 
 
 def _opened(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
-    """A schema with what it refers to, as far as that can be told, and with what stands beside it."""
+    """Returns a schema with what it refers to, as far as that can be told, and with what stands beside it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
             return schema
@@ -65,7 +65,7 @@ def _exclude(one: Any, other: Any, root: Any) -> bool:
 
 
 def _never_fits(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
-    """Whether no answer to one schema fits another one."""
+    """Returns whether no answer to one schema fits another one."""
     shared = _kinds(one, guessed_types(one) or TYPES) & _kinds(other, TYPES)
     if shared - {"object"}:
         return False
@@ -92,12 +92,12 @@ def _constants(schema: Any) -> list[Any] | None:
 
 
 def _differ(mine: list[Any] | None, theirs: list[Any] | None) -> bool:
-    """Whether both have constants, and none in common."""
+    """Returns whether both have constants, and none in common."""
     return mine is not None and theirs is not None and not any(value in theirs for value in mine)
 
 
 def _kinds(schema: Mapping[str, Any], unsaid: Iterable[str]) -> set[str]:
-    """The types that a value of a schema may have, an integer being a number as well."""
+    """Returns the types that a value of a schema may have, an integer being a number as well."""
     kinds = schema.get("type", [*unsaid])
     kinds = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)}
     return (

@@ -54,7 +54,7 @@ class Alternative:
 
 
 def escaped(text: str) -> str:
-    """A regular expression that matches this text alone."""
+    """Returns a regular expression that matches this text alone."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
 
@@ -68,7 +68,7 @@ def alternatives(pattern: str) -> list[Alternative]:
 
 
 def _split(pattern: str) -> list[str]:
-    """What stands between the `|` of a pattern that are in no group."""
+    """Splits a pattern at each `|` outside of groups."""
     parts, begin, place = [], 0, 0
     while place < len(pattern):
         if pattern[place] == "|":
@@ -103,7 +103,7 @@ def _string(body: str, begins: bool) -> str:
 
 
 def _size(body: str, place: int) -> int:
-    """How many characters the escape, the class or the sign has that begins at a place."""
+    """Returns how many characters the escape, the class or the sign has that begins at a place."""
     if body[place] == "\\":
         return 2
     if body[place] != "[":
@@ -115,7 +115,7 @@ def _size(body: str, place: int) -> int:
 
 
 def _end_of_group(body: str, place: int) -> int:
-    """The place after the group that begins at a place. Raises ValueError if it does not end."""
+    """Returns the place after the group that begins at a place. Raises ValueError if it does not end."""
     depth = 0
     while place < len(body):
         depth += (body[place] == "(") - (body[place] == ")")
@@ -126,7 +126,7 @@ def _end_of_group(body: str, place: int) -> int:
 
 
 def _piece(body: str, place: int) -> tuple[int, str]:
-    """How many characters of a pattern the next piece has, and what it is in Rust's syntax."""
+    """Returns how many characters of a pattern the next piece has, and what it is in Rust's syntax."""
     character = body[place]
     if character == "\\":
         return 2, _escape(body[place + 1 : place + 2])
@@ -144,7 +144,7 @@ def _piece(body: str, place: int) -> tuple[int, str]:
 
 
 def _escape(letter: str) -> str:
-    """What `\\letter` is outside of brackets."""
+    """Returns what `\\letter` is outside of brackets."""
     if letter in _CLASSES:
         return f"[{_CLASSES[letter]}]"
     if letter and letter.lower() in _CLASSES:
@@ -155,7 +155,7 @@ def _escape(letter: str) -> str:
 
 
 def _class(body: str, place: int) -> tuple[int, str]:
-    """A class in brackets."""
+    """Returns a class in brackets."""
     end = place + _size(body, place) - 1
     inside = body[place + 1 : end]
     if inside in (r"\s\S", r"\S\s", r"\d\D", r"\D\d", r"\w\W", r"\W\w"):

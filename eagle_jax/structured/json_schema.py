@@ -57,7 +57,7 @@ def any_object() -> ByteAutomaton:
 
 
 def schema_automaton(schema: str) -> ByteAutomaton:
-    """The automaton of a schema, which is JSON itself.
+    """Returns the automaton of a schema, which is JSON itself.
 
     Raises:
         ValueError: it has a keyword that cannot be followed here, allows nothing, or its automaton is too large; the
@@ -102,11 +102,11 @@ class _Writer:
         self.is_cut = False  # whether anything was followed less far than the schema goes
 
     def why_nothing(self, place: str) -> str:
-        """The error about a schema that allows nothing."""
+        """Returns the error about a schema that allows nothing."""
         return self._nothing or f"{place} allows nothing; expected a schema that allows something"
 
     def write(self, schemas: list[Any], place: Place) -> Part | None:
-        """The part of the values that fit all of several schemas."""
+        """Returns the part of the values that fit all of several schemas."""
         self._written += 1
         if self._written > MOST_SCHEMAS:
             raise too_large(place.name)
@@ -131,7 +131,7 @@ class _Writer:
         return either(*(one for one in (part, literal("null")) if one is not None)) if or_null else part
 
     def values(self, schema: Any, place: Place) -> list[Any] | None:
-        """The values that a schema lists; None if it does not."""
+        """Returns the values that a schema lists; None if it does not."""
         keywords, choices, _, _ = self._flat([schema], place) or ({}, [], place, False)
         if keywords.get("type") == "boolean" and not choices:
             return [True, False]
@@ -140,7 +140,7 @@ class _Writer:
     def _flat(
         self, schemas: list[Any], place: Place
     ) -> tuple[Keywords, list[tuple[str, list[Any]]], Place, bool] | None:
-        """What schemas say together: keywords, alternatives beside them, and whether null is a value too."""
+        """Merges schemas: keywords, alternatives next to them, and whether null is a value too."""
         keywords, choices, or_null = Keywords(), list[tuple[str, list[Any]]](), False
         open_ = [*schemas]
         while open_:
@@ -203,7 +203,7 @@ class _Writer:
         return schema, dataclasses.replace(place, refs=(*place.refs, ref))
 
     def _alternatives(self, keywords: Keywords, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
-        """The alternatives of the first choice, each with all that stands beside it."""
+        """Returns the alternatives of the first choice, each with all that stands beside it."""
         (name, schemas), *others = choices
         common = [keywords, *({other: inner} for other, inner in others)] if keywords or others else []
         if name == "oneOf" and not exclude_each_other(schemas, keywords, place.root):

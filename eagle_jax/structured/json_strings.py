@@ -102,7 +102,7 @@ def _of_length(least: int, most: int | None) -> ByteAutomaton:
 
 
 def _with_length(dfa: ByteAutomaton, least: int, most: int | None) -> ByteAutomaton:
-    """The strings of an automaton, none of which has escapes, that have `least` to `most` characters."""
+    """Returns the strings of an automaton, none of which has escapes, that have `least` to `most` characters."""
     lows = np.flatnonzero(np.append(True, np.any(np.diff(dfa.next, axis=1), axis=0)))
     bounds = sorted({*lows.tolist(), ord('"'), ord('"') + 1, 0x80, 0xC0, 256})
     rows = dfa.next.tolist()

@@ -71,7 +71,7 @@ def json_schema(name: str, value: Any) -> str:
 
 
 def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
-    """A JSON schema, checked, that says in errors where it stands in a request."""
+    """Returns a JSON schema, checked, that says in errors where it stands in a request."""
     schema = json.loads(json_schema(place, value))
     return schema | {ROOT: place} if isinstance(schema, dict) else schema
 
@@ -86,7 +86,7 @@ def two_texts(name: str, value: Any) -> tuple[str, str]:
 
 
 def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | None:
-    """The schema that OpenAI's `response_format` means; None for text.
+    """Returns the schema that OpenAI's `response_format` means; None for text.
 
     Raises:
         ValueError: it is none.
@@ -120,7 +120,7 @@ class _AutomatonCache:
     def get(
         self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, stopping: threading.Event
     ) -> tuple[TokenAutomaton, bool]:
-        """The automaton, and whether it was kept. Requests that come while one makes it wait for that one.
+        """Returns the automaton, and whether it was kept. Requests that come while one makes it wait for that one.
 
         Raises:
             FormsStopped: `stopping` was set while another request made it.
@@ -174,7 +174,7 @@ def make_automaton(
     *,
     begins_text: bool = False,
 ) -> CompiledAutomaton:
-    """The automaton of a form.
+    """Returns the automaton of a form.
 
     Args:
         stopping: once it is set, only what is nearly there is waited for.
@@ -198,7 +198,7 @@ def make_automaton(
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
-    """The tables of a batch, of such sizes."""
+    """Returns the tables of a batch, of such sizes."""
     different = list({id(one): one for one in rows if one is not None}.values())
     number = {id(one): place for place, one in enumerate(different)}
     count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks

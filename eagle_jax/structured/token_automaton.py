@@ -34,7 +34,7 @@ class TokenAutomaton:
 
 
 def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids: Sequence[int]) -> TokenAutomaton:
-    """The automaton over tokens of an automaton over bytes.
+    """Returns the automaton over tokens of an automaton over bytes.
 
     Args:
         tokens: the bytes of each token (`token_bytes`); b"" of one that is never allowed.
@@ -66,7 +66,7 @@ def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids:
 def _over_tokens(
     automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids: Sequence[int]
 ) -> tuple[Int[np.ndarray, "s c"], Int[np.ndarray, "v"]]:
-    """The state after tokens of each class, and the class of each token; the last class is that of stop tokens."""
+    """Returns the state after tokens of each class, and the class of each token; the last class is that of stop tokens."""
     states = len(automaton.next)
     by_byte, byte_class = distinct_columns(automaton.next)
     table = bytes(byte_class.astype(np.uint8))

@@ -33,7 +33,7 @@ def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
 
 
 def settled(text: str, stop: Sequence[str]) -> str:
-    """The part of an unfinished answer that no later token can change or take back.
+    """Returns the part of an unfinished answer that no later token can change or take back.
 
     An incomplete character decodes to U+FFFD at the end, and an end that may turn out to begin a stop string is held
     back.
@@ -57,7 +57,7 @@ def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
 
 
 def has_text(tokenizer: Any, token_ids: Sequence[int]) -> bool:
-    """Whether any of the tokens is not a special one."""
+    """Returns whether any of the tokens is not a special one."""
     return not _silent(tokenizer).issuperset(token_ids)
 
 
@@ -102,7 +102,7 @@ class IncrementalDetokenizer:
         return new
 
     def would_add(self, token_id: int) -> str:
-        """What `add` would return, of a token that is not taken."""
+        """Returns what `add` would return for a token, without taking it."""
         return self._complete_text(decode(self._tokenizer, [*self._window, token_id]))
 
     @property
@@ -111,7 +111,7 @@ class IncrementalDetokenizer:
         return self._from(self._begin(self._text), self._text)
 
     def _complete_text(self, text: str) -> str:
-        """What of the window's text was not returned, up to its last whole character."""
+        """Returns the part of the window's text that was not yet returned, up to its last complete character."""
         begin, settled = self._begin(text), text.rstrip(INCOMPLETE)
         return self._from(begin, settled) if len(settled) > max(begin, 0) else ""
 
@@ -120,7 +120,7 @@ class IncrementalDetokenizer:
         return INCOMPLETE * -begin + text[max(begin, 0) :]
 
     def _begin(self, text: str) -> int:
-        """Where in the window's text begins what was not returned."""
+        """Returns where in the window's text begins what was not returned."""
         return len(os.path.commonprefix([self._open, text])) if self._open else self._emitted
 
 
@@ -169,13 +169,13 @@ class AnswerText:
         self._end = (self._end + added)[-self._overlap :] if self._overlap else ""
 
     def _first_stop(self, added: str) -> int | None:
-        """Where the first stop string begins that ends in `added`."""
+        """Returns where the first stop string begins that ends in `added`."""
         begin, searched = self._length - len(self._end), self._end + added
         return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
 
 
 def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
-    """The last tokens of a text, with which further ones are decoded as they are with all of it.
+    """Returns the last tokens of a text, with which further ones are decoded as they are with all of it.
 
     One token with a character of its own is enough for decoders that treat a text's first token in another way, and one
     character in front of the last four bytes for those whose tokens are parts of characters.
@@ -190,7 +190,7 @@ def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
 
 
 def _spoken(tokenizer: Any, token_ids: Iterable[int]) -> Iterator[int]:
-    """The tokens that are no special ones."""
+    """Returns the tokens that are no special ones."""
     silent = frozenset() if tokenizer is None else _silent(tokenizer)
     return (id_ for id_ in token_ids if id_ not in silent)
 
@@ -225,7 +225,7 @@ def _byte_tokens(tokenizer: Any) -> ByteTokens:
 
 
 def _complete_characters(token_ids: Sequence[int], byte_tokens: ByteTokens) -> list[int]:
-    """The tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
+    """Returns the tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
 
     Llama 2's tokenizer spells rare characters with byte tokens, and of a run that ends within a character it decodes
     every byte to U+FFFD, the whole characters before it too: two emojis would lose the first while the second comes.

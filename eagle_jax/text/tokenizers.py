@@ -20,7 +20,7 @@ _READERS = {
 
 
 def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer of a model folder or GGUF file; None if it has none.
+    """Returns the tokenizer of a model folder or GGUF file; None if it has none.
 
     Raises:
         ValueError: its files are damaged, or of a kind that transformers cannot read here.
@@ -50,7 +50,7 @@ def tokenizer_in(folder: Path) -> Any:
 
 
 def _reason(folder: Path, error: Exception) -> str:
-    """Why a tokenizer cannot be read, and what to do.
+    """Returns why a tokenizer cannot be read, and what to do.
 
     Transformers tries one reader after another, and its error is that of the last one, which reads tiktoken's files.
     """
@@ -74,7 +74,7 @@ def _is_installed(module: str) -> bool:
 
 
 def with_template(tokenizer: Any, chat_template: str | Path) -> Any:
-    """The tokenizer with the chat template of a file, or with the one of its own templates of that name.
+    """Returns the tokenizer with the chat template of a file, or with the one of its own templates of that name.
 
     Raises:
         ValueError: there is no tokenizer, or neither a template nor a file of that name.

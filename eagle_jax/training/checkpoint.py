@@ -162,7 +162,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words: tensorstore says them last in a chain, Python's files in a field."""
+    """Returns the system's own words: tensorstore says them last in a chain, Python's files in a field."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return re.sub(r" \[.*?\]$", "", " ".join(str(error).split())).rpartition(": ")[2]

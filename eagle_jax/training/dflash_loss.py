@@ -91,7 +91,7 @@ def _of_blocks(
     mask: Bool[Array, "b a p"],
     objective: Objective,
 ) -> tuple[Float[Array, ""], Report]:
-    """The loss of slots, given the text's tokens before them and what the target says there."""
+    """Returns the loss of slots, given the text's tokens before them and what the target says there."""
     logits, drafted = teacher_forced_logits(head, slots, previous), mask & (truth.following >= 0)
     others: dict[str, tuple[Array, Array]] = {}  # losses beside those on the distribution, and the slots they are of
     if head.config.confidence is not None:
@@ -143,7 +143,7 @@ def choose_anchors(
 
 
 def _answered(answer: Bool[Array, "b n"], at: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
-    """Whether the token there and all before it in its block belong to the answer."""
+    """Returns whether the token there and all before it in its block belong to the answer."""
     slots = answer.shape[1]
     is_answer = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
     return jnp.cumprod(is_answer & (at < slots), axis=2).astype(bool)

@@ -20,9 +20,9 @@ def eagle1(start: Start) -> Head:
 
 
 def eagle3(start: Start) -> Head3:
-    """The target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts is at first
-    what the target would say there, which is far better than chance. P-EAGLE's has an embedding of its own, to learn
-    the mask token's, and begins with the target's.
+    """Returns the target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts is
+    at first what the target would say there, which is far better than chance. P-EAGLE's has an embedding of its own, to
+    learn the mask token's, and begins with the target's.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)
@@ -63,7 +63,7 @@ def _eagle3_config(
 
 
 def shapes(config: HeadConfig, target: LlamaConfig) -> Head | Head3:
-    """The EAGLE head that `first` makes for such a target, of shapes; for plans.
+    """Returns the EAGLE head that `first` makes for such a target, of shapes; for plans.
 
     Raises:
         ValueError: another method, or an earlier head to go on from, whose files alone tell its sizes.

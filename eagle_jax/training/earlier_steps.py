@@ -8,7 +8,7 @@ from eagle_jax.ops import LayerRows
 
 
 def sight(slots: int, step: int) -> Bool[Array, "n n"]:
-    """Which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
+    """Returns which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
 
     With four slots and step 1 (the slot before the first has nothing true after it, only itself), and below it what
     `with_step` makes of the later steps' keys, so that the one to see stands at the query's own slot:
@@ -25,7 +25,8 @@ def sight(slots: int, step: int) -> Bool[Array, "n n"]:
 
 
 def with_step(earlier_kv: tuple[LayerRows, ...], step_kv: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
-    """What stands beside the next draft step: keys and values of step 0, and after them those of every later step.
+    """Returns the keys and values of earlier draft steps for the next one: those of step 0, and after them those of
+    every later step.
 
     The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
     """

@@ -18,7 +18,9 @@ from eagle_jax.sharding import argmax
 
 
 def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
-    """The slots' logits below the tokens of the text before them (target ids); without a Markov head as they are."""
+    """Returns the slots' logits below the tokens of the text before them (target ids); without a Markov head as they
+    are.
+    """
     if head.config.markov is None:
         return slots.logits
     batch, blocks, depth = previous.shape
@@ -33,7 +35,7 @@ def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array,
 def confidence_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], accepted: Float[Array, "b a p"]
 ) -> Float[Array, "b a p"]:
-    """The loss of the confidence in each slot, in nats.
+    """Returns the loss of the confidence in each slot, in nats.
 
     Args:
         accepted: how often its token would be accepted. No gradient goes into it.
@@ -48,7 +50,8 @@ def confidence_loss(
 def selector_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], following: Int[Array, "b a p"]
 ) -> tuple[Float[Array, "b a p"], Bool[Array, "b a p"]]:
-    """The loss of the selector's choice at each slot, in nats, and whether the right one was among the candidates.
+    """Returns the loss of the selector's choice at each slot, in nats, and whether the right one was among the
+    candidates.
 
     Where the text's token is none of them, it takes the place of the last, as speculators trains.
 
@@ -66,7 +69,7 @@ def selector_loss(
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
-    """What a selector chooses at each slot after the text's token before it (draft ids), as a chain is drafted."""
+    """Returns the selector's choice at each slot after the text's token before it (draft ids), as a chain is drafted."""
     slots = jax.lax.stop_gradient(slots)
     candidates = head.candidates(slots.logits)
     logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)

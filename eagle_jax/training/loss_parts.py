@@ -46,7 +46,7 @@ class Report:
 def weighted(
     parts: Sequence[Parts], objective: Objective, counts: Float[Array, "steps"] | None = None
 ) -> tuple[Float[Array, ""], Report]:
-    """The loss out of its parts by draft step, each weighing `objective.decay` times the one before; and these.
+    """Returns the loss out of its parts by draft step, each weighing `objective.decay` times the one before; and these.
 
     Args:
         counts: slots of each step, for all slots to weigh alike; None lets steps weigh alike. Both before `decay`.
@@ -67,7 +67,7 @@ def weighted(
 
 
 def stacked(parts: Sequence[Parts]) -> Report:
-    """The report of parts by draft step."""
+    """Returns the report of parts by draft step."""
     return Report(**{name: jnp.stack([part[name] for part in parts]) for name in parts[0]})
 
 
@@ -101,7 +101,7 @@ def distribution_loss(
 
 
 def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*slots"]:
-    """The sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the target's."""
+    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the target's."""
     true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
     return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)
 
@@ -127,8 +127,8 @@ def text_cross_entropy(logits: Float[Array, "*rows d"], following: Int[Array, "*
 def d_pace_weights(
     cross_entropy: Float[Array, "*blocks p"], mask: Bool[Array, "*blocks p"]
 ) -> Float[Array, "*blocks p"]:
-    """What each slot of a block weighs (D-PACE, arXiv:2605.18810): with s, the head's probability of the text's token
-    drawn half-way to 1, the sum over this slot and those after it of the product of s up to there.
+    """Returns the weight of each slot of a block (D-PACE, arXiv:2605.18810): with s, the head's probability of the
+    text's token drawn half-way to 1, the sum over this slot and those after it of the product of s up to there.
 
     That is the derivative of the expected accepted length, a smoothed one, by the logarithm of the slot's s: what
     raises it counts, at slots that are reached and from which much is to be gained. No gradient goes through it.
@@ -165,7 +165,7 @@ class Truth:
 
     @staticmethod
     def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"], following: Int[Array, "b n"]) -> "Truth":
-        """The target's of its hidden states, and the text's tokens (target ids) that follow; -1 is none."""
+        """Returns the target's of its hidden states, and the text's tokens (target ids) that follow; -1 is none."""
         logits = jax.lax.stop_gradient(target.logits(hidden))
         best, among_drafted = argmax(logits), head.drafted_part(logits)
         drafted = head.target_ids(argmax(among_drafted)) == best
@@ -175,7 +175,7 @@ class Truth:
 
 
 def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """The token after each; -1 after the last."""
+    """Returns the token after each; -1 after the last."""
     return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
 
 
@@ -193,7 +193,7 @@ def parts_of(
     mask: Bool[Array, "b n"],
     objective: Objective,
 ) -> Parts:
-    """One draft step's part of each of `Report`'s fields.
+    """Returns one draft step's part of each of `Report`'s fields.
 
     Args:
         logits: over the tokens that the head drafts.

@@ -95,7 +95,7 @@ def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -
 
 
 def _generation_prompt(conversation: Sequence[dict[str, str]], tokenizer: Any) -> str:
-    """What the template puts where an answer is to begin."""
+    """Returns the text that the template puts before an answer."""
     first = next(i for i, message in enumerate(conversation) if message["role"] == "assistant")
     rendered, prompted = (
         _render(conversation[:first], tokenizer, tokenize=False, add_generation_prompt=add_prompt)
@@ -111,7 +111,7 @@ def _turn_end(
     ends: Int[np.ndarray, " n"],
     special: Bool[np.ndarray, " n"],
 ) -> Bool[np.ndarray, " n"]:
-    """The special token after an answer, with the spaces before it: the model ends its turn by producing them."""
+    """Returns the special token after an answer, with the spaces before it: the model ends its turn by producing them."""
     word = last + len(text[last:]) - len(text[last:].lstrip())
     end = np.flatnonzero(special & (starts == word) & (ends > starts))[:1]
     return (starts >= last) & (ends <= ends[end]) if len(end) else np.zeros(len(starts), bool)

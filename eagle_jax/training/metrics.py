@@ -61,8 +61,8 @@ def numbers(loss: float, report: Report) -> dict[str, Any]:
 
 
 def _lines(path: Path, after: int) -> list[bytes]:
-    """The records until a step. What is none is left out: a kill leaves half a line, a failing disk worse, and no
-    update depends on them.
+    """Returns the records until a step. What is none is left out: a kill leaves half a line, a failing disk worse, and
+    no update depends on them.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith(b"\n") and (step := _step(line)) is not None and step <= after]

@@ -16,7 +16,7 @@ ADAM_OVER_MUON = 0.5  # learning rate of embeddings, norms and biases, relative 
 
 @functools.lru_cache(maxsize=8)
 def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """The rule of a run of `steps` updates: clipping, then AdamW or Muon, times the scheduled rate.
+    """Returns the rule of a run of `steps` updates: clipping, then AdamW or Muon, times the scheduled rate.
 
     The same configuration gives the same object, so that updates are compiled once.
     """
@@ -35,7 +35,7 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
 
 
 def norm_of(gradients: Any) -> Float[Array, ""]:
-    """The norm of all of them together.
+    """Returns the norm of all of them together.
 
     Rows first, then their sums, and a barrier that keeps XLA from making one sum of the two: on CPU, with jaxlib
     0.10.2 and `workarounds.exact_reduction_options`, that one would be off by more than a thousandth for 4,096 x 8,192.

@@ -55,7 +55,7 @@ class Order:
 
 
 def is_position(value: Any) -> bool:
-    """Whether something read from a file has the form of `Order.position`."""
+    """Returns whether something read from a file has the form of `Order.position`."""
     match value:
         case {"text": {"rows": int(), "size": int(), "crc": int()}, "iterator": dict()}:
             return True

@@ -97,7 +97,7 @@ def peagle_loss(
 
 
 def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, key: jax.Array) -> Sample:
-    """The rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
+    """Returns the rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
     batch, slots = answer.shape[0], answer.shape[1] - 1
     anchors, is_anchor = choose_anchors(answer[:, 1:], objective.anchors, key)
     rank, count = jnp.arange(anchors.shape[1]), jnp.sum(is_anchor, axis=1)[:, None].astype(jnp.float32)
@@ -116,7 +116,7 @@ def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, ke
 def _outputs(
     head: Head3, target: LM, tokens: Int[Array, "b n"], entering: Float[Array, "b m h"], sample: Sample
 ) -> Float[Array, "b r h"]:
-    """The head's outputs at all rows, in one pass."""
+    """Returns the head's outputs at all rows, in one pass."""
     batch, slots, _ = entering.shape
     embeddings, feature = head.mask_rows(target, batch, sample.anchor.shape[1] - slots)
     embeddings = jnp.concatenate([head.embed(target, tokens[:, 1:]), embeddings], axis=1)
@@ -134,7 +134,7 @@ def _part(
     mask: Bool[Array, "b c"],
     objective: Objective,
 ) -> Parts:
-    """One depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
+    """Returns one depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
 
     def rows_at(values: Array) -> Array:
         return jax.vmap(lambda row, index: row[index])(values, at)

@@ -120,7 +120,7 @@ def _run(
 
 
 def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
-    """The mesh that the configuration asks for; None is one device.
+    """Returns the mesh that the configuration asks for; None is one device.
 
     Raises:
         ValueError: it does not divide the target, or not the rows of a pass.
@@ -230,7 +230,7 @@ def texts(
 def draft_vocabulary(
     config: TrainConfig, rows: data.Rows, target: LM
 ) -> tuple[Int[np.ndarray, " d"] | None, float | None]:
-    """The tokens to draft, if only some, and their share of all that the assistant says."""
+    """Returns the tokens to draft, if only some, and their share of all that the assistant says."""
     size = config.head.draft_vocab_size
     if size is None:
         return None, None

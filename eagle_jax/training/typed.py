@@ -52,7 +52,7 @@ def overlay(settings: dict[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """The value that YAML text stands for; a key that comes twice is refused."""
+    """Returns the value that YAML text stands for; a key that comes twice is refused."""
     try:
         return yaml.load(text, Loader=_Strict)
     except yaml.YAMLError as error:

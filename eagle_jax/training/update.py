@@ -59,7 +59,7 @@ class Outcome:
 
 
 def begin(head: AnyHead, rule: optax.GradientTransformation, key: jax.Array) -> TrainState:
-    """The state before the first update. It owns its arrays: the updates may overwrite them."""
+    """Returns the state before the first update. It owns its arrays: the updates may overwrite them."""
     params = jax.tree.map(lambda p: jnp.array(p, jnp.float32), head.params)
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
 
@@ -77,7 +77,7 @@ def update(
     remat: bool = False,
     sharding: Sharding | None = None,
 ) -> tuple[TrainState, Outcome]:
-    """The state after one update over `a` passes of `b` rows each.
+    """Returns the state after one update over `a` passes of `b` rows each.
 
     Args:
         head: the head without its weights (`without_params`); those are the state's.
@@ -158,7 +158,7 @@ def _loss(
     objective: Objective,
     remat: bool,
 ) -> tuple[Array, Report]:
-    """The loss of a head with these weights, computed in the target's dtype."""
+    """Returns the loss of a head with these weights, computed in the target's dtype."""
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
     rounded_head = dataclasses.replace(head, params=rounded)
     if features is None:  # behind the barrier it is computed as it is for files, to the bit
@@ -197,7 +197,7 @@ def evaluate(
     objective: Objective,
     sharding: Sharding | None = None,
 ) -> tuple[float, Report]:
-    """The loss and its parts over all `rows`, each batch weighted by its answer tokens.
+    """Returns the loss and its parts over all `rows`, each batch weighted by its answer tokens.
 
     Args:
         head: without its weights.
@@ -224,7 +224,7 @@ def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np
 
 
 def without_params(head: AnyHead) -> AnyHead:
-    """The head without its weights, which are the state's while it is trained."""
+    """Returns the head without its weights, which are the state's while it is trained."""
     return dataclasses.replace(head, params={})
 
 

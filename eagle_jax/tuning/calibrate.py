@@ -103,7 +103,9 @@ def after_answers(
     temperature: float,
     read: Callable[[Any], Any],
 ) -> Iterator[tuple[int, Any]]:
-    """How many answers were decoded together, and what `read` takes of the drafter's state after them, on the host."""
+    """Yields how many answers were decoded together, and what `read` takes of the drafter's state after them, on the
+    host.
+    """
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
@@ -121,7 +123,7 @@ def after_answers(
 def fitted(
     guessed: Float[np.ndarray, "d k"], accepted: Float[np.ndarray, "d k"], prior: Float[np.ndarray, "d k"]
 ) -> Float[np.ndarray, "d k"]:
-    """The probabilities that explain the counts best among those that never fall with the head's own.
+    """Returns the probabilities that explain the counts best among those that never fall with the head's own.
 
     Args:
         prior: what the head says, which counts for `STRENGTH` guesses at each knot.
@@ -132,7 +134,9 @@ def fitted(
 
 
 def _rising(values: Float[np.ndarray, "k"], weights: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
-    """The closest values that never fall, by weighted squares: neighbours that do are pooled (Ayer et al. 1955)."""
+    """Returns the closest values that never fall, by weighted squares: neighbours that do are pooled (Ayer et al.
+    1955).
+    """
     blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it stands for
     for value, weight in zip(values, weights, strict=True):
         block = (float(value), float(weight), 1)

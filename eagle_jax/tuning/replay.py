@@ -19,7 +19,7 @@ class Guessed:
     parents: Sequence[int]
 
     def grown_nodes(self, steps: int, width: int) -> list[int]:
-        """The nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
+        """Returns the nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
         depth, level_rank = {0: 0}, {0: 0}  # of nodes that it finds; the rank is that among all of one depth
         num_children: collections.Counter[int] = collections.Counter()
         num_at_depth: collections.Counter[int] = collections.Counter()
@@ -37,8 +37,8 @@ class Guessed:
         return nodes
 
     def nodes_needed(self, following: Sequence[int], steps: int, width: int) -> list[int]:
-        """How many nodes that tree has to keep, root included, for the path of `following` to reach each depth, as far
-        as the tree has it.
+        """Returns how many nodes that tree has to keep, root included, for the path of `following` to reach each depth,
+        as far as the tree has it.
         """
         needed: list[int] = []
         last = 0  # node of the path
@@ -77,8 +77,8 @@ def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[Dyna
 
 
 def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]:
-    """How often the text's next token is a node's i-th child, at the root and below it: `[depth][rank]`, as a share of
-    the trees that were right so far.
+    """Returns how often the text's next token is a node's i-th child, at the root and below it: `[depth][rank]`, as a
+    share of the trees that were right so far.
     """
     counts = [[0] * ranks for _ in range(depths)]
     tried = [0] * depths

@@ -40,7 +40,7 @@ class Costs:
         return between(self.verify_steps, 1)
 
     def step(self, tree: DynamicTree) -> float:
-        """A step with this tree; infinite for one beyond what was measured."""
+        """Returns the seconds of a step with this tree; infinite for one beyond what was measured."""
         drafting = between(self.begin, tree.top_k) + tree.depth_steps * between(self.level, tree.top_k)
         return between(self.verify_steps, tree.nodes) + drafting
 

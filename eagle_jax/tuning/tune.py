@@ -168,7 +168,7 @@ def _tune(
 
 
 def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
-    """The answers by plain decoding, with what was drafted at every token."""
+    """Returns the answers by plain decoding, with what was drafted at every token."""
     drafter = DraftOnly(drafter)
     batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
     drafted: list[list[Guessed]] = [[] for _ in requests]
@@ -207,13 +207,13 @@ def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
 
 
 def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:
-    """The tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
+    """Returns the tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
     best = max(measured, key=lambda tree: measured[tree])
     return best if measured[best] > MARGIN * measured[None] else None
 
 
 def built_in_questions(model: Model) -> list[Prompt]:
-    """The built-in questions, as chats where the tokenizer has a template."""
+    """Returns the built-in questions, as chats where the tokenizer has a template."""
     if not getattr(model.tokenizer, "chat_template", None):
         return list(QUESTIONS)
     return [[{"role": "user", "content": question}] for question in QUESTIONS]

@@ -22,7 +22,7 @@ from eagle_jax.converters.hf.values import Refusals, flag, integer, number
 
 
 def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> LlamaConfig:
-    """The target model that a `config.json` describes, as transformers reads it without remote code.
+    """Returns the target model that a `config.json` describes, as transformers reads it without remote code.
 
     Keys that transformers does not know for this `model_type` are passed over, with a line in the log, unless a caller
     gave them: `changes` names those.
@@ -55,7 +55,7 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
 
 
 def _fields(stated: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
-    """The fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
+    """Returns the fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
     read, sizes, family = refusals.of, (*SIZES, "max_position_embeddings"), FAMILIES[name]
     flags = ("attention_bias", "mlp_bias", "tie_word_embeddings")
     return {
@@ -73,7 +73,7 @@ def _fields(stated: Mapping[str, Any], name: str, refusals: Refusals) -> dict[st
 
 
 def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
-    """The `config.json` of a target; `config_from_hf` reads it back, and so does transformers.
+    """Returns the `config.json` of a target; `config_from_hf` reads it back, and so does transformers.
 
     Raises:
         ValueError: no family's `config.json` can express the combination.
@@ -87,7 +87,9 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def family_of(config: LlamaConfig) -> str:
-    """The family that a model belongs to: the first whose `config.json` can say all of it, else the nearest one."""
+    """Returns the family that a model belongs to: the first whose `config.json` can say all of it, else the nearest
+    one.
+    """
     distances = {}
     for name, family in FAMILIES.items():
         wrong = len(_differences(config, _entries(config, name)))
@@ -99,7 +101,7 @@ def family_of(config: LlamaConfig) -> str:
 
 
 def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
-    """The fields in which the model of a `config.json` is another one, with their values here."""
+    """Returns the fields in which the model of a `config.json` is another one, with their values here."""
     try:
         read = config_from_hf(entries)
     except ValueError:  # the family has not even the values
@@ -108,7 +110,7 @@ def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
 
 
 def _different(name: str, ours: Any, theirs: Any) -> list[str]:
-    """The field, if it differs; of a part of a config its fields that differ."""
+    """Returns the field, if it differs; of a part of a config its fields that differ."""
     one, other = getattr(ours, name), getattr(theirs, name)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]
@@ -117,7 +119,7 @@ def _different(name: str, ours: Any, theirs: Any) -> list[str]:
 
 
 def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
-    """What a config of this family says of the model, as far as it can."""
+    """Returns the `config.json` entries that describe the model in this family, as far as it can."""
     family = FAMILIES[name]
     entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name}
     entries |= {key: values[0] for key, values in family.fixed.items() if key in ("hidden_act", "hidden_activation")}
@@ -131,7 +133,7 @@ def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:
-    """What the config says in the keys that only some families have."""
+    """Returns the entries under keys that only some families have."""
     windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
     experts = {} if config.experts is None else hf_experts.stated_by(config.experts)
     return (experts | facts.stated_by(config)) | {
@@ -145,7 +147,7 @@ def _specific(config: LlamaConfig) -> dict[str, Any]:
 
 
 def _windows(stated: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
+    """Returns the window and the layers without one. Qwen's configs state a window and mostly switch it off."""
     none = {"sliding_window": None, "full_attention_layers": ()}
     if "sliding_window" not in family.keys:
         return none
@@ -161,7 +163,7 @@ def _windows(stated: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 
 def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
-    """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
+    """Returns the layers that see everything: named one by one, or else the lowest `max_window_layers`."""
     types = layer_types(stated)
     if types is None and "sliding_window_pattern" in stated:
         step = integer(stated, "sliding_window_pattern")

@@ -37,7 +37,7 @@ def read_fused(stated: Stated) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` reads."""
+    """Writes the entries that `read` reads."""
     net = config.delta_net
     if net is None:
         return {}
@@ -50,7 +50,7 @@ def _fields(stated: Stated) -> dict[str, Any]:
 
 
 def _layers(stated: Stated) -> tuple[int, ...]:
-    """The layers without attention: named one by one, or all but every `full_attention_interval`-th."""
+    """Returns the layers without attention: named one by one, or all but every `full_attention_interval`-th."""
     count, types = integer(stated, "num_hidden_layers"), stated.get("layer_types")
     if types is None:
         step = integer(stated, "full_attention_interval")

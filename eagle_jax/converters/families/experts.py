@@ -121,12 +121,12 @@ def llama4(stated: Stated) -> Experts:
 
 
 def kinds_of(config: LlamaConfig) -> list[str]:
-    """What `glm4_moe_lite` reads of the layers."""
+    """Returns the layer kinds in the form that `glm4_moe_lite` reads."""
     return ["sparse" if config.is_sparse(i) else "dense" for i in range(config.num_hidden_layers)]
 
 
 def stated_by(experts: Experts) -> dict[str, Any]:
-    """The keys of all families; a writer picks its own."""
+    """Returns the keys of all families; a writer picks its own."""
     count, wide = experts.num_experts, experts.moe_intermediate_size
     return {
         "num_experts": count,
@@ -157,7 +157,7 @@ def _routed(stated: Stated, default: int, width: str) -> dict[str, Any]:
 
 
 def _num_experts(stated: Stated, default: int) -> int:
-    """The number of experts, which has two names in transformers."""
+    """Returns the number of experts, which has two names in transformers."""
     counts = [integer(stated, key) for key in ("num_experts", "num_local_experts") if key in stated] or [default]
     if len(set(counts)) > 1:
         raise ValueError(f"num_experts={counts[0]} and num_local_experts={counts[1]}; expected the two to agree")
@@ -165,7 +165,7 @@ def _num_experts(stated: Stated, default: int) -> int:
 
 
 def _dense_layers(stated: Stated, layers: int) -> tuple[int, ...]:
-    """The layers that are named, and those between every `decoder_sparse_step`-th one."""
+    """Returns the layers that are named, and those between every `decoder_sparse_step`-th one."""
     dense_layers, step = stated["mlp_only_layers"], integer(stated, "decoder_sparse_step")
     if step < 1 or not isinstance(dense_layers, list) or any(i not in range(layers) for i in dense_layers):
         raise ValueError(

@@ -12,7 +12,7 @@ Fields = Mapping[str, Any]
 
 
 def fields_of(stated: Stated, keys: frozenset[str]) -> dict[str, Any]:
-    """The fields that those of a family's keys make that mean the same in every family."""
+    """Returns the fields that those of a family's keys make that mean the same in every family."""
     fields: dict[str, Any] = {}
     for key in sorted(keys & _READERS.keys()):
         fields |= _READERS[key](stated)
@@ -20,7 +20,7 @@ def fields_of(stated: Stated, keys: frozenset[str]) -> dict[str, Any]:
 
 
 def stated_by(config: LlamaConfig) -> dict[str, Any]:
-    """The same keys, of a config; a family's writer picks its own."""
+    """Returns the same keys, of a config; a family's writer picks its own."""
     scale = config.attention_scale
     local = {} if config.local_rope is None else {"rope_local_base_freq": config.local_rope.theta}
     return local | {
@@ -36,7 +36,7 @@ def stated_by(config: LlamaConfig) -> dict[str, Any]:
 
 
 def layer_types(entries: Stated) -> list[str] | None:
-    """Which layers have a window, one by one; None where they are not named."""
+    """Returns which layers have a window, one by one; None where they are not named."""
     types = entries.get("layer_types")
     if types is not None and not (isinstance(types, list) and all(kind in (FULL, WINDOWED) for kind in types)):
         raise ValueError(f"layer_types={types!r}; expected a list of {FULL!r} and {WINDOWED!r}, one for each layer")
@@ -82,18 +82,18 @@ def seed_oss(stated: Stated) -> Fields:
 
 
 def seed_oss_keys(config: LlamaConfig) -> Fields:
-    """What `seed_oss` reads."""
+    """Returns the entries that `seed_oss` reads."""
     inner = config.attention_bias or config.qkv_bias
     return {"attention_bias": inner, "attention_out_bias": config.attention_bias}
 
 
 def ernie(stated: Stated) -> Fields:
-    """One key for the biases of all projections."""
+    """Reads the facts of ERNIE, which has one key for the biases of all projections."""
     return dict.fromkeys(("attention_bias", "mlp_bias"), flag(stated, "use_bias", False))
 
 
 def glm4_moe(stated: Stated) -> Fields:
-    """The output projection never has a bias."""
+    """Reads the facts of GLM-4 MoE, whose output projection never has a bias."""
     biases = {"attention_bias": False, "qkv_bias": flag(stated, "attention_bias", False)}
     return biases | {"qk_norm": flag(stated, "use_qk_norm", False)}
 
@@ -107,7 +107,7 @@ def _local_rope(stated: Stated) -> Rope:
 
 
 def no_rope_layers(stated: Stated) -> tuple[int, ...]:
-    """The layers that rotate nothing."""
+    """Returns the layers that rotate nothing."""
     layers, listed = integer(stated, "num_hidden_layers"), stated.get("no_rope_layers")
     if not listed:  # none, or an empty list (Llama 4)
         step = integer(stated, "no_rope_layer_interval")

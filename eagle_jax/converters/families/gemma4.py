@@ -104,7 +104,7 @@ def read(stated: Stated) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` and `experts` read."""
+    """Writes the entries that `read` and `experts` read."""
     part, moe = config.by_layer, config.experts
     if part is None:
         return {}
@@ -121,7 +121,7 @@ def write(config: LlamaConfig) -> dict[str, Any]:
 
 
 def write_heads(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` reads of a model without embeddings by layer."""
+    """Writes the entries that `read` reads of a model without per-layer embeddings."""
     part = config.by_layer
     if part is None:
         return {}

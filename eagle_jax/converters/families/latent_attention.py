@@ -33,7 +33,7 @@ def read(stated: Stated) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` reads."""
+    """Writes the entries that `read` reads."""
     latent = config.latent
     if latent is None:
         return {}
@@ -53,7 +53,7 @@ def write(config: LlamaConfig) -> dict[str, Any]:
 
 
 def _multiples(factor: float, rope: Rope) -> dict[str, float]:
-    """The settings that make such a factor; `mscale` is for readers that do not know `attention_factor`."""
+    """Returns the settings that make such a factor; `mscale` is for readers that do not know `attention_factor`."""
     step = 0.1 * math.log(rope.factor)
     all_dims, other = (round((one - 1) / step, 9) for one in (factor, factor * rope.attention_factor))
     return {_WHOLE: all_dims, **({_PART: other} if other else {})} if all_dims else {}

@@ -25,7 +25,7 @@ def read(stated: Stated) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` and `hf_experts.llama4` read."""
+    """Writes the entries that `read` and `hf_experts.llama4` read."""
     layers, experts, tuned = range(config.num_hidden_layers), config.experts, bool(config.no_rope_query_beta)
     scale = {"attn_scale": config.no_rope_query_beta, "floor_scale": config.no_rope_query_step} if tuned else {}
     return scale | {

@@ -74,7 +74,7 @@ MEDUSA = frozenset({"medusa_num_heads", "medusa_num_layers", "base_model_name_or
 
 
 def tables_of(name: str) -> Tables:
-    """What is known about the keys of a family's config."""
+    """Returns the tables of known keys of a family's config."""
     family = FAMILIES[name]
     shared = {key: values for key, values in FIXED.items() if key not in family.keys}
     return Tables(
@@ -85,7 +85,7 @@ def tables_of(name: str) -> Tables:
 
 
 def family_in(entries: Mapping[str, Any]) -> str:
-    """The family that a `config.json` names.
+    """Returns the family that a `config.json` names.
 
     Raises:
         ValueError: it is none of `FAMILIES`, or the class is not the one with an output matrix.
@@ -103,7 +103,7 @@ def family_in(entries: Mapping[str, Any]) -> str:
 
 
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config under its family's name: of the part that reads text, where a config describes several."""
+    """Returns the config under its family's name: of the part that reads text, where a config describes several."""
     kind = entries.get("model_type")
     composite = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
     families = {name: classes for name, (text_entries, classes) in composite.items() if text_entries == kind}

@@ -41,7 +41,7 @@ class Joined:
     stacked: bool = False
 
     def divided(self, shapes: Mapping[str, tuple[int, ...]], layer: str) -> dict[str, Part]:
-        """The parts in one layer, by their names there.
+        """Returns the parts in one layer, by their names there.
 
         Args:
             shapes: of the tensors that the rules name.
@@ -56,7 +56,7 @@ class Joined:
         return parts
 
     def _rows(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int | None, str]]:
-        """The matrices of a stack, and their names."""
+        """Yields the matrices of a stack, and their names."""
         if not self.stacked:
             yield None, name
         else:
@@ -177,14 +177,14 @@ TENSORS: Mapping[str, Tensors] = {
 
 
 def tensors_of(config: LlamaConfig) -> Tensors:
-    """The names of a model's tensors. Experts without a layout of their own are Mixtral's, or Qwen3-MoE's."""
+    """Returns the names of a model's tensors. Experts without a layout of their own are Mixtral's, or Qwen3-MoE's."""
     if config.layout == "llama" and config.experts is not None:
         return TENSORS["qwen3_moe" if config.qk_norm else "mixtral"]
     return TENSORS[config.layout]
 
 
 def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
-    """What is in the layers, whose names begin with `prefix`."""
+    """Yields the rules for the layers' tensors, whose names begin with `prefix`."""
     tensors, path, layer = tensors_of(config), "layers_{i}/", f"{prefix}{_LAYER}"
     for rule in names.decoder_layer(prefix):
         inner, _, last = rule.key.removeprefix(layer).rpartition(".")
@@ -256,7 +256,7 @@ def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iter
 
 
 def stack_of(part: str) -> str:
-    """The name within a layer of all experts' matrices in one tensor, as GGUF files have them."""
+    """Returns the name within a layer of all experts' matrices in one tensor, as GGUF files have them."""
     return f"mlp.experts.{part}.stack"
 
 
@@ -267,7 +267,7 @@ def _stacks(config: LlamaConfig) -> Iterator[Joined]:
 
 
 def joins(config: LlamaConfig) -> bool:
-    """Whether files of the model hold several parameters in one tensor."""
+    """Returns whether files of the model hold several parameters in one tensor."""
     return not all(joined.stacked for joined in tensors_of(config).joined)
 
 

@@ -33,7 +33,7 @@ class BlockType:
 
 
 def read_blocks(data: Octets, inputs: int, type: str) -> QuantizedTensor:
-    """A matrix of a type in `BLOCK_TYPES`.
+    """Returns a matrix of a type in `BLOCK_TYPES`.
 
     Args:
         data: `[out, bytes of a row]`.

@@ -101,7 +101,7 @@ _END_TOKENS = ("eos", "eot", "eom")
 
 
 def config_entries(path: pathlib.Path) -> dict[str, Any]:
-    """The `config.json` of the model in a GGUF file.
+    """Returns the `config.json` of the model in a GGUF file.
 
     Raises:
         ValueError: another architecture, or an entry that is not known, or that contradicts another.
@@ -118,7 +118,7 @@ def config_entries(path: pathlib.Path) -> dict[str, Any]:
 
 
 def end_ids(path: pathlib.Path) -> list[int]:
-    """The tokens that end an answer: of text, of a turn, of a message."""
+    """Returns the tokens that end an answer: of text, of a turn, of a message."""
     metadata = read_gguf(path).metadata
     ids = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _END_TOKENS)
     return sorted({id for id in ids if id is not None})
@@ -175,7 +175,7 @@ def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:
 
 
 def _family(architecture: str, entries: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What the architecture says besides."""
+    """Returns the entries that follow from the architecture alone."""
     name = MODEL_TYPES[architecture]
     grows = "attention.temperature_scale" in stated
     if (name == "llama" and entries.get("sliding_window")) or (name == "ministral3" and not grows):
@@ -191,6 +191,6 @@ def _family(architecture: str, entries: Mapping[str, Any], stated: Mapping[str, 
 
 
 def _tokens(file: GgufFile) -> dict[str, Any]:
-    """The tokens that begin and end a text, which every `config.json` names."""
+    """Returns the tokens that begin and end a text, which every `config.json` names."""
     ids = {f"{name}_token_id": file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return {key: id for key, id in ids.items() if id is not None}

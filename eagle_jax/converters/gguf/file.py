@@ -71,8 +71,8 @@ class GgufFile:
 
 
 def read_gguf(path: pathlib.Path) -> GgufFile:
-    """The header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as the files
-    stay the same.
+    """Returns the header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as
+    the files stay the same.
 
     Raises:
         FileNotFoundError: parts are missing.
@@ -100,12 +100,12 @@ def _read(parts: tuple[tuple[pathlib.Path, int, int], ...]) -> GgufFile:
 
 
 def plain(value: Any) -> Any:
-    """A number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
+    """Returns a number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _header(path: pathlib.Path, number: int, count: int, size: int) -> "_Header":
-    """The header of part `number`, from 0, of `count`."""
+    """Returns the header of part `number`, from 0, of `count`."""
     try:
         if not size:
             raise ValueError("it is empty; copy or download it again")

@@ -21,7 +21,7 @@ _COUNTS = {
 
 
 def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries that other architectures have too, and Gemma 4's own under the names of `config.json`.
+    """Returns the entries that other architectures have too, and Gemma 4's own under the names of `config.json`.
 
     Args:
         stated: entries about the model, by their names after the architecture's.
@@ -74,7 +74,7 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
 
 
 def _by_layer(file: GgufFile, name: str, value: Any, layers: int, kind: type) -> list[Any]:
-    """One value for each layer, where one may stand for all of them."""
+    """Returns one value for each layer, where one may stand for all of them."""
     values = [value] * layers if kind is int and type(value) is int else value
     if not isinstance(values, list) or len(values) != layers or any(type(one) is not kind for one in values):
         raise ValueError(f"{file.path} has {ARCHITECTURE}.{name} {value!r}; expected one for each of {layers} layers")
@@ -82,7 +82,7 @@ def _by_layer(file: GgufFile, name: str, value: Any, layers: int, kind: type) ->
 
 
 def _head_dim(file: GgufFile, left: dict[str, Any], names: tuple[str, ...]) -> int:
-    """The size of a head, which several entries say; takes them out."""
+    """Returns the size of a head, which several entries say; takes them out."""
     sizes = {name: left.pop(name) for name in names if name in left}
     if names[0] not in sizes:
         raise KeyError(f"{ARCHITECTURE}.{names[0]}")

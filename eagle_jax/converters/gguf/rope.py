@@ -86,7 +86,7 @@ def _scaling(
 
 
 def rotated_part(file: GgufFile) -> float:
-    """The part of a head that is rotated (Gemma 4's layers without a window): the pairs whose factor is 1.
+    """Returns the part of a head that is rotated (Gemma 4's layers without a window): the pairs whose factor is 1.
 
     Raises:
         ValueError: no factors, or others than 1 in the first pairs and 1e30 in the rest.
@@ -112,7 +112,7 @@ def _longrope(file: GgufFile, settings: Mapping[str, Any], entries: Mapping[str,
 
 
 def _llama3(file: GgufFile, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the factors follow from, if they do.
+    """Returns the settings that the factors follow from, if they do.
 
     Raises:
         ValueError: the factors are others.

@@ -132,7 +132,7 @@ class GgufTensors:
         self.info = {name: self._info(name) for name in self._file_names}
 
     def take(self, name: str) -> np.ndarray:
-        """The values as floats; of blocks as float32."""
+        """Returns the values as floats; of blocks as float32."""
         value = _floats(self._tensor(name))
         if self._file.architecture in _GEMMA and name.endswith("norm.weight"):
             value = value - np.ones((), value.dtype)
@@ -181,7 +181,7 @@ class GgufTensors:
 
 
 def hf_names(file: GgufFile) -> dict[str, str]:
-    """The file's own name of each tensor, by its name in a HuggingFace checkpoint.
+    """Returns the file's own name of each tensor, by its name in a HuggingFace checkpoint.
 
     Raises:
         ValueError: an architecture or a name that is not known.
@@ -239,7 +239,7 @@ def _floats(tensor: GgufTensor) -> np.ndarray:
 
 @functools.cache
 def _expands(type: str) -> bool:
-    """Whether the gguf library expands this type; the test is one block of zeros."""
+    """Returns whether the gguf library expands this type; the test is one block of zeros."""
     import gguf
 
     kind = gguf.GGMLQuantizationType[type]

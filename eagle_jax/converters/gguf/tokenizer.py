@@ -79,7 +79,7 @@ _SPLITS: Mapping[str, _Split] = {
 
 
 def tokenizer_of(path: pathlib.Path) -> Any:
-    """The tokenizer of a GGUF file, with its chat template; None if it has none.
+    """Returns the tokenizer of a GGUF file, with its chat template; None if it has none.
 
     Raises:
         ValueError: a tokenizer or a pre-tokenizer that is not known, or one whose parts are missing or do not fit.

@@ -60,7 +60,7 @@ FORMATS = ("dflash", "speculators")
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """A DFlash head, or one of another method that is built on it, which its config tells."""
+    """Detects a DFlash head, or one of a method built on it, which its config states."""
     return "dflash" if "hidden_norm.weight" in info and "fc.weight" in info else None
 
 
@@ -74,7 +74,7 @@ def check(weights: Weights, target: LlamaConfig | None) -> Checked:
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:
-    """An embedding with the values of the target's is dropped."""
+    """Loads a head; an embedding with the target's values is dropped."""
     config, ids = read_head(weights, changes)
     _check_fit(weights.folder, config, target.config)
     embedding = own_embedding(weights, config, target) if config.own_embedding else None
@@ -128,7 +128,7 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
 
 
 def mask_embedding(weights: Weights, size: int) -> np.ndarray | None:
-    """The vector `[size]` that takes the place of the mask token's embedding; None if there is none.
+    """Returns the vector `[size]` that takes the place of the mask token's embedding; None if there is none.
 
     Raises:
         ValueError: it is of another size, or there are two.
@@ -149,14 +149,14 @@ def _mask_file(weights: Weights) -> pathlib.Path:
 
 
 def entries_of(format: str, config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
-    """The `config.json` of a head in the authors' format ("dflash"), or in that of speculators."""
+    """Returns the `config.json` of a head in the authors' format ("dflash"), or in that of speculators."""
     nested = format == "speculators"
     return dflash_nested.entries_for(config, dtype, verifier) if nested else entries_for(config, dtype)
 
 
 @functools.cache
 def shapes(config: DFlashConfig) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
+    """Returns the parameter tree, of shapes; not to be changed."""
     return jax.eval_shape(functools.partial(DFlash.init, config), jax.random.key(0)).params
 
 

@@ -35,7 +35,7 @@ _IGNORED = frozenset({"auto_map", "num_anchors", "loss_decay_gamma", "attention_
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> DFlashConfig:
-    """What a `config.json` says, with what only tensors tell. Every key is accounted for.
+    """Reads a `config.json`, together with the sizes that only the tensors state. Every key is accounted for.
 
     Raises:
         ValueError: another method's config, keys that may change the head, or what has to be stated is not.
@@ -78,7 +78,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
 
 
 def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
-    """The `config.json` of a head; `read_config` reads it back.
+    """Returns the `config.json` of a head; `read_config` reads it back.
 
     Raises:
         ValueError: the format has no words for it.
@@ -131,7 +131,7 @@ def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any], method: st
 
 
 def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
-    """The decoder layers: the entries that a Qwen3 has, read as a Qwen3's."""
+    """Returns the decoder layers: the entries that a Qwen3 has, read as a Qwen3's."""
     rotary = [entries, *(entries.get(key) for key in ("rope_parameters", "rope_scaling"))]
     if not any(isinstance(part, Mapping) and part.get("rope_theta") is not None for part in rotary):
         raise ValueError("the config has no rope_theta, here or in rope_parameters; expected the one of the training")
@@ -142,7 +142,7 @@ def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
 
 
 def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
-    """The layers whose entering residual stream is read."""
+    """Returns the layers whose entering residual stream is read."""
     left, entered = _either(entries, inner, LEFT), entries.get(ENTERED)
     for name, ids, least in ((LEFT, left, -1), (ENTERED, entered, 0)):
         is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
@@ -176,7 +176,7 @@ def _causal_layers(
 
 
 def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    """What one of the two objects states; None where neither does."""
+    """Returns the value that one of the two objects states; None where neither does."""
     stated = [of[name] for of in (inner, entries) if of.get(name) is not None]
     if len(stated) == 2 and stated[0] != stated[1]:
         raise ValueError(f"{name} is {stated[0]!r} in {NESTED} and {stated[1]!r} outside it; expected them to agree")
@@ -184,7 +184,7 @@ def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> 
 
 
 def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:
-    """What a tensor shows, which the config may state."""
+    """Returns the size by the tensor, which must agree with the config's if that states one."""
     if hf_values.integer(entries, name, shown) != shown:
         raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {shown}; expected them to agree")
     return shown

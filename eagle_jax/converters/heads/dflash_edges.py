@@ -64,14 +64,14 @@ RULES = (
 
 
 def stored(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
-    """The rules by which these files name their tensors."""
+    """Returns the rules by which these files name their tensors."""
     if not any(name.startswith(_OLDER) for name in info):
         return tuple(rules)
     return tuple(dataclasses.replace(rule, key=_OLDER + rule.key) if rule in _SMALL else rule for rule in rules)
 
 
 def method_of(classes: Any) -> str:
-    """The method of the heads of a class, as `architectures` names it.
+    """Returns the method of the heads of a class, as `architectures` names it.
 
     Raises:
         ValueError: it is not known.
@@ -86,7 +86,7 @@ def method_of(classes: Any) -> str:
 
 
 def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config of this method says of the parts, as fields of `DFlashConfig`.
+    """Returns the parts that a config of this method describes, as fields of `DFlashConfig`.
 
     Args:
         stated: value of every key of `KEYS[method]`; None where there is none.
@@ -116,7 +116,7 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries_for(config: DFlashConfig) -> tuple[str, dict[str, Any]]:
-    """The class of a head, and the keys of its parts.
+    """Returns the class of a head, and the keys of its parts.
 
     Raises:
         ValueError: no method has these parts together.

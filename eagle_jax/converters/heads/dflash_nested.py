@@ -43,7 +43,7 @@ _ABSENT: Mapping[str, Any] = {
 
 
 def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    """What a nested config says, as the authors' config says it. Every key around the layers' is accounted for.
+    """Converts a nested config to the authors' flat form. Every key around the layers' is accounted for.
 
     Args:
         architecture: the class that the authors' config names.
@@ -67,7 +67,7 @@ def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
 
 
 def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
-    """The nested `config.json` of a head; `flattened` is the way back.
+    """Returns the nested `config.json` of a head; `flattened` is the way back.
 
     Raises:
         ValueError: the format has no words for it.

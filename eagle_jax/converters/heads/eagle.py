@@ -122,7 +122,7 @@ def save(head: DraftHead, folder: pathlib.Path, format: str | None, target: LM |
 
 
 def verifier_for(target: LM | None, name: str | None) -> Verifier:
-    """A target as configs of speculators name it."""
+    """Returns a target as configs of speculators name it."""
     if target is None:
         return Verifier(name=name)
     described = config_to_hf(target.config)
@@ -174,8 +174,8 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
 
 
 def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
-    """The head for a target whose embedding was resized after its training: rows that are padding, or belong to a few
-    added tokens, lie beyond what the head drafts.
+    """Returns the head for a target whose embedding was resized after its training: rows that are padding, or belong to
+    a few added tokens, lie beyond what the head drafts.
     """
     config, ids = checkpoint.config, checkpoint.vocabulary
     before = config.layers.vocab_size
@@ -191,7 +191,7 @@ def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
 
 
 def default_taps(layers: int) -> tuple[int, ...] | None:
-    """What EAGLE-3 heads read whose config does not say: a low, a middle and a high layer of the target."""
+    """Returns the taps of EAGLE-3 heads whose config names none: a low, a middle and a high layer of the target."""
     return (2, layers // 2, layers - 3) if layers >= 7 else None
 
 
@@ -226,13 +226,15 @@ def check_fit(checkpoint: Checkpoint, vocab_size: int, hidden_size: int, num_hid
 
 @functools.cache
 def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
+    """Returns the parameter tree, of shapes; not to be changed."""
     network = HEAD_KINDS[config.kind].get("network")
     return jax.eval_shape(functools.partial(network.init, config), jax.random.key(0)).params
 
 
 def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
-    """The parameter tree, of shapes, without an output matrix where the files have none: it is the target's then."""
+    """Returns the parameter tree, of shapes, without an output matrix where the files have none: it is the target's
+    then.
+    """
     needed = shapes(config)
     return needed if OUTPUT in weights.info else {name: value for name, value in needed.items() if name != "lm_head"}
 
@@ -247,7 +249,7 @@ def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target: LM) -> np.ndarray | None:
-    """The embedding that came with a head; None if its values are the target's, rounded either way.
+    """Returns the embedding that came with a head; None if its values are the target's, rounded either way.
 
     DeepSpec's DSpark heads keep theirs, a copy: the layout has it, and is written by it.
     """

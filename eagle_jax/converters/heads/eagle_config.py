@@ -28,7 +28,7 @@ Info = Mapping[str, TensorInfo]
 
 
 def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig:
-    """The configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
+    """Returns the configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
     fc = f"{spelling.fc}.weight"
     hidden, columns = _matrix(info, fc)
     if columns != 2 * hidden:
@@ -45,7 +45,7 @@ def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig
 
 
 def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[int, ...]) -> Eagle3Config:
-    """The configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
+    """Returns the configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
     hidden, columns = _matrix(info, "fc.weight")
     _agree(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
     if stated.num_taps not in (None, len(taps)):
@@ -117,7 +117,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
 
 
 def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """What the config says of latent attention; whether tensors have these sizes is checked with their shapes."""
+    """Reads the entries on latent attention; whether tensors have these sizes is checked with their shapes."""
     facts = dict(latent_attention.read(entries))
     latent = dataclasses.replace(facts["latent"], eps=values.number(entries, "rms_norm_eps", ABSENT_EPS))
     rope = hf_rope.rope_from_hf(entries, context, frozenset({"rope_interleave"}))
@@ -147,7 +147,7 @@ def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
 
 
 def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
-    """The target's vocabulary, by whatever tells: the mask of drafted tokens, the embedding, the config."""
+    """Returns the target's vocabulary, by whatever tells: the mask of drafted tokens, the embedding, the config."""
     for key in (KEPT, EMBEDDING):
         if key in info and info[key].shape:
             _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)

@@ -206,7 +206,7 @@ def _flat(entries: Mapping[str, Any], eagle3: bool, numbered: bool) -> Stated:
 
 
 def has_latent(entries: Mapping[str, Any]) -> bool:
-    """Whether a config states latent attention."""
+    """Returns whether a config states latent attention."""
     return entries.get("kv_lora_rank") is not None
 
 
@@ -270,7 +270,7 @@ def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[in
 
 
 def verifier_keys(entries: Mapping[str, Any]) -> frozenset[str]:
-    """What speculators notes of the target."""
+    """Returns the keys in which speculators describes the target."""
     return frozenset(name for name in entries if name.startswith("verifier_"))
 
 

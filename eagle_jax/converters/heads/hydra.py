@@ -78,7 +78,7 @@ def save(head: Hydra, folder: pathlib.Path, format: str | None, target: LM | Non
 
 
 def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> parallel.Found:
-    """The heads in these files; `parallel.find` says more."""
+    """Returns the heads in these files; `parallel.find` says more."""
 
     def read(entries: dict[str, Any]) -> parallel.Found:
         config = read_config(weights.info, entries, target)
@@ -92,7 +92,7 @@ def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any
 
 
 def rules(config: HydraConfig) -> tuple[Rule, ...]:
-    """The table of names."""
+    """Returns the table of names."""
     table: list[Rule] = []
     if config.prefix is not None:
         table += [*one_layer(LAYER, "prefix/layers_0"), Rule("prefix_embeding_layer.norm.weight", "prefix/norm/scale")]
@@ -106,7 +106,7 @@ def rules(config: HydraConfig) -> tuple[Rule, ...]:
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], target: LlamaConfig | None) -> HydraConfig:
-    """What tensors and config make.
+    """Builds the config of heads from their tensors and `config.json`.
 
     Args:
         target: whose layer the one before the heads is like; None takes some layer of its size.
@@ -147,7 +147,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
 
 
 def entries_for(config: HydraConfig, target_name: str | None) -> dict[str, Any]:
-    """The `config.json`; the authors' code loads the target that it names."""
+    """Returns the `config.json`; the authors' code loads the target that it names."""
     return {
         "hydra_num_heads": config.num_heads,
         "hydra_num_layers": config.num_layers,
@@ -159,7 +159,7 @@ def entries_for(config: HydraConfig, target_name: str | None) -> dict[str, Any]:
 
 
 def _layer(info: Mapping[str, TensorInfo], target: LlamaConfig) -> LlamaConfig:
-    """The target's layer, with what the tensors show."""
+    """Returns the target's layer, with what the tensors show."""
     return dataclasses.replace(
         target,
         num_hidden_layers=1,
@@ -176,7 +176,7 @@ def _layer(info: Mapping[str, TensorInfo], target: LlamaConfig) -> LlamaConfig:
 
 
 def _some_layer(info: Mapping[str, TensorInfo], hidden_size: int, vocab_size: int) -> LlamaConfig:
-    """A layer whose tensors have these sizes; how its rows are shared out among heads no tensor shows."""
+    """Returns a layer whose tensors have these sizes; how its rows are shared out among heads no tensor shows."""
     q, k = (_rows(info, f"self_attn.{x}_proj") for x in "qk")
     return LlamaConfig(
         vocab_size=vocab_size,

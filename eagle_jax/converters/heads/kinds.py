@@ -44,7 +44,7 @@ class HeadFiles(Protocol):
         """Its kind, if these are tensors of such a head. Raises ValueError if they are of two."""
 
     def format_of(self, entries: Mapping[str, Any]) -> str:
-        """What a folder with this `config.json` is in."""
+        """Returns the format of a folder with this `config.json`."""
 
     def check(self, weights: Weights, target: LlamaConfig | None) -> Checked:
         """Holds the files against their config.
@@ -75,7 +75,7 @@ def load_head(
     changes: Mapping[str, Any] | None = None,
     scheme: Scheme | None = None,
 ) -> AnyHead:
-    """The head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
+    """Returns the head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
 
     An embedding that comes with a head is dropped for the target's: unread from an EAGLE-1/2 head, which was trained
     with the target's; from an EAGLE-3 or DFlash head if it has the same values.
@@ -134,7 +134,7 @@ def save_head(
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """The kind of the head whose tensors these are, a row of `HEAD_KINDS`; None if they are no head's.
+    """Returns the kind of the head whose tensors these are, a row of `HEAD_KINDS`; None if they are no head's.
 
     Raises:
         ValueError: tensors of two formats.
@@ -143,10 +143,10 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def files_of(info: Mapping[str, TensorInfo]) -> HeadFiles:
-    """The module for these tensors; EAGLE's for those of no head, which says what they are."""
+    """Returns the module for these tensors; EAGLE's for those of no head, which says what they are."""
     return HEAD_KINDS[kind_of(info) or "eagle1"].get("files")
 
 
 def _modules() -> list[HeadFiles]:
-    """Every kind's module once; a target with an MTP layer may hold Medusa heads too, which come first."""
+    """Returns every kind's module once; a target with an MTP layer may hold Medusa heads too, which come first."""
     return list({kind.files: kind.get("files") for kind in HEAD_KINDS.values()}.values())

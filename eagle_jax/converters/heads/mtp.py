@@ -71,7 +71,7 @@ def refuse_without(folder: pathlib.Path) -> None:
 
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether a target's files hold such a layer."""
+    """Returns whether a target's files hold such a layer."""
     return kind_of(info) is not None
 
 
@@ -81,7 +81,7 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
-    """The names in the files of a target: Qwen's, or those of a layer after the last one."""
+    """Returns the names in the files of a target: Qwen's, or those of a layer after the last one."""
     if f"{QWEN.fc}.weight" in info:
         return QWEN
     layer = f"model.layers.{target.num_hidden_layers}."
@@ -97,7 +97,7 @@ def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling
 
 
 def config_of(target: LlamaConfig) -> EagleConfig:
-    """The head in the files of a target: one of its layers with attention, with all that they have."""
+    """Returns the head in the files of a target: one of its layers with attention, with all that they have."""
     experts = None if target.experts is None else dataclasses.replace(target.experts, mlp_only_layers=())
     layers = dataclasses.replace(
         target,
@@ -131,7 +131,7 @@ def check(weights: Weights, target: LlamaConfig | None) -> Checked:
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
-    """The head in these files; see `kinds.load_head`.
+    """Returns the head in these files; see `kinds.load_head`.
 
     Raises:
         ValueError: `changes` other than a window, or tensors that are missing, unknown, or of another shape.

@@ -55,7 +55,7 @@ def find(weights: Weights, changes: Mapping[str, Any], read: Callable[[dict[str,
 
 
 def load(weights: Weights, files: Found, target: LlamaConfig, dtype: Any, scheme: Scheme | None) -> AnyHead:
-    """The heads that were found in these files."""
+    """Returns the heads that were found in these files."""
     _check_fit(weights.folder, files.config, target)
     needed = shapes(files.config)
     first = next(key for key in names.expected(files.rules, needed))
@@ -72,7 +72,7 @@ def save(head: Heads, folder: pathlib.Path, rules: tuple[names.Rule, ...], entri
 
 @functools.cache
 def shapes(config: MedusaConfig | HydraConfig) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
+    """Returns the parameter tree, of shapes; not to be changed."""
     return jax.eval_shape(functools.partial(_network(config).init, config), jax.random.key(0)).params
 
 

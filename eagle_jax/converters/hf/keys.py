@@ -59,7 +59,7 @@ class Keys:
 
 
 def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) -> Keys:
-    """The keys of a target's config, which means what it means to transformers."""
+    """Returns the keys of a target's config, which means what it means to transformers."""
     keys, rest = _split(entries, tables)
     if not rest:
         return keys
@@ -75,7 +75,7 @@ def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) ->
 
 
 def split_head(entries: Mapping[str, Any], tables: Tables) -> Keys:
-    """The keys of a draft head's config. Unknown ones that are false, null or empty are passed over."""
+    """Returns the keys of a draft head's config. Unknown ones that are false, null or empty are passed over."""
     keys, rest = _split(entries, tables)
     empty = tuple(name for name, value in rest.items() if value is False or value in _EMPTY)
     full = [f"{name}={_short.repr(value)}" for name, value in rest.items() if name not in empty]
@@ -96,7 +96,9 @@ def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
 
 @functools.cache
 def transformers_defaults(model_type: str) -> Mapping[str, Any]:
-    """The attributes of transformers' config class, other spellings included, and their defaults; none without one."""
+    """Returns the attributes of transformers' config class, other spellings included, and their defaults; none without
+    one.
+    """
     from transformers import CONFIG_MAPPING
 
     if model_type not in CONFIG_MAPPING:  # the family is younger than this transformers
@@ -106,7 +108,7 @@ def transformers_defaults(model_type: str) -> Mapping[str, Any]:
 
 
 def _split(entries: Mapping[str, Any], tables: Tables) -> tuple[Keys, dict[str, Any]]:
-    """The keys that the tables account for, and the other entries."""
+    """Returns the keys that the tables account for, and the other entries."""
     modelled: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     neutral, refused = [], []

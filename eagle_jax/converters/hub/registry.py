@@ -46,7 +46,9 @@ class Carried:
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """The file in the installed package, or as it was downloaded before; None if it is not here or has another size."""
+    """Returns the file in the installed package, or as it was downloaded before; None if it is not here or has another
+    size.
+    """
     return next((path for path in _places(carried) if path.is_file() and path.stat().st_size == carried.size), None)
 
 

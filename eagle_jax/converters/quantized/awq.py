@@ -29,7 +29,7 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight with a `qweight`."""
+    """Yields every weight with a `qweight`."""
     has_zeros = stated.get("zero_point", True) is not False
     for module in tensors.ending(".qweight"):
         yield f"{module}.weight", _weight(tensors, module, has_zeros)

@@ -43,11 +43,11 @@ class RawTensors:
     peek: Take
 
     def ending(self, suffix: str) -> Iterator[str]:
-        """What comes before the suffix in the names that end with it."""
+        """Returns the names that end with the suffix, without it."""
         return (name.removesuffix(suffix) for name in self.info if name.endswith(suffix))
 
     def part(self, name: str, owner: str, dtypes: tuple[str, ...], axes: tuple[int, ...] = (2,)) -> TensorInfo:
-        """The tensor `name`, which belongs to `owner`.
+        """Returns the tensor `name`, which belongs to `owner`.
 
         Raises:
             ValueError: it is missing, or has another dtype or number of axes.
@@ -87,7 +87,7 @@ class Format(Protocol):
 
 
 def described(file: TensorInfo, shape: tuple[int, ...], quant_type: QuantType) -> TensorInfo:
-    """What is known of a quantized weight with a tensor in the file of `file`."""
+    """Returns the description of a quantized weight with a tensor in the file of `file`."""
     named = {INT: f"int{quant_type.bits}", "e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn"}
     dtype = named.get(quant_type.levels, quant_type.levels)
     return TensorInfo(shape, dtype, file.file, quant_type.over(shape[-1]))
@@ -108,7 +108,7 @@ def group_of(name: str, info: TensorInfo, inputs: int, groups: int) -> int:
 
 
 def table(value: Any) -> Mapping[str, Any]:
-    """An entry of a config that should be a table; an empty one in the place of anything else."""
+    """Returns an entry of a config that should be a table; an empty one in the place of anything else."""
     return value if isinstance(value, Mapping) else {}
 
 

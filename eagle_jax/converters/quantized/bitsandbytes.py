@@ -32,7 +32,7 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of NF4, and every one of int8 with `SCB`."""
+    """Yields every weight of NF4, and every one of int8 with `SCB`."""
     for name in tensors.ending(f"{STATE}{NF4}"):
         yield name, _nf4(tensors, name)
     for module in tensors.ending(".SCB"):
@@ -71,7 +71,7 @@ def _nf4(tensors: RawTensors, name: str) -> StoredWeight:
 
 
 def _state(tensors: RawTensors, name: str) -> Mapping[str, Any]:
-    """The entries of `quant_state`: shape and block size, and those of quantized scales."""
+    """Returns the entries of `quant_state`: shape and block size, and those of quantized scales."""
     try:
         state = json.loads(tensors.peek(name).tobytes())
         state = {"nested_blocksize": 256, "nested_offset": 0.0} | state
@@ -89,7 +89,7 @@ def _state(tensors: RawTensors, name: str) -> Mapping[str, Any]:
 
 
 def _check_nested(tensors: RawTensors, name: str, state: Mapping[str, Any]) -> tuple[str, str]:
-    """The tensors of scales that are quantized themselves."""
+    """Returns the tensors of scales that are quantized themselves."""
     blocks = -(-tensors.info[f"{name}.absmax"].shape[0] // state["nested_blocksize"])
     names = f"{name}.nested_quant_map", f"{name}.nested_absmax"
     for part, size in zip(names, (256, blocks), strict=True):

@@ -57,13 +57,13 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def _settings(stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What each group states of its weights."""
+    """Returns the settings of each group's weights."""
     groups = table(stated.get("config_groups")).values()
     return [table(table(group)["weights"]) for group in groups if table(group).get("weights")]
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight with a scale, whatever its format."""
+    """Yields every weight with a scale, whatever its format."""
     block, every = _block(stated), _settings(stated)
     # What every weight must have; where groups differ, their tensors tell.
     has_zeros = bool(every) and not any(weights.get("symmetric", True) for weights in every)
@@ -87,7 +87,7 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The block size of the config's groups, which must be one."""
+    """Returns the block size of the config's groups, which must be one."""
     blocks = {fp8.block_of(weights.get("block_structure")) for weights in _settings(stated)} - {None}
     if len(blocks) > 1:
         raise ValueError(

@@ -62,7 +62,7 @@ class Folded:
 
 
 def checked_format(stated: Statement) -> Format:
-    """The format that a folder states.
+    """Returns the format that a folder states.
 
     Raises:
         ValueError: one that is not read, or a variant of one that is not read.
@@ -84,7 +84,7 @@ def checked_format(stated: Statement) -> Format:
 
 
 def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
-    """The tensors of a folder with each quantized weight as one, by the name that it has in a folder of floats.
+    """Returns the tensors of a folder with each quantized weight as one, by the name that it has in a folder of floats.
 
     The format is the one that the folder states, or else the one that the tensors show. What `config.json` states and
     is not read leaves all as it is: whoever reads the config refuses it.
@@ -103,7 +103,7 @@ def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
 
 
 def _readable(stated: Statement) -> Format | None:
-    """The format that a folder states; None for one that `config.json` states and that is not read."""
+    """Returns the format that a folder states; None for one that `config.json` states and that is not read."""
     try:
         return checked_format(stated)
     except ValueError:
@@ -113,7 +113,7 @@ def _readable(stated: Statement) -> Format | None:
 
 
 def _shown(folder: pathlib.Path, tensors: RawTensors) -> Format | None:
-    """The format that tensors show by themselves; None for a folder of floats."""
+    """Returns the format that tensors show by themselves; None for a folder of floats."""
     names = tensors.info
     if any(name.endswith("weight_packed") for name in names):
         return compressed_tensors

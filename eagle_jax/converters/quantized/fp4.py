@@ -22,7 +22,7 @@ LEVELS = "e2m1"
 def nvfp4(
     tensors: RawTensors, octets: str, scale: str, outer: str, combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> StoredWeight:
-    """The weight in these tensors.
+    """Returns the weight in these tensors.
 
     Args:
         octets, scale, whole: names of the codes, the scales of groups, and the scale of the tensor.
@@ -39,7 +39,7 @@ def nvfp4(
 
 
 def mxfp4(tensors: RawTensors, octets: str, scale: str) -> StoredWeight:
-    """The weight in these tensors."""
+    """Returns the weight in these tensors."""
     return _weight(tensors, octets, scale, ("uint8", "float8_e8m0fnu"), (), lambda take: floats(take(scale)))
 
 

@@ -26,7 +26,7 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of E4M3 with a scale."""
+    """Yields every weight of E4M3 with a scale."""
     block = block_of(stated.get("weight_block_size"))
     for module in tensors.ending(".weight"):
         if tensors.info[f"{module}.weight"].dtype == DTYPE:
@@ -34,7 +34,7 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def block_of(stated: Any) -> tuple[int, int] | None:
-    """A block size `[outputs, inputs]` out of a config; None if it states none.
+    """Returns a block size `[outputs, inputs]` out of a config; None if it states none.
 
     Raises:
         ValueError: it is no pair of sizes.
@@ -47,7 +47,7 @@ def block_of(stated: Any) -> tuple[int, int] | None:
 
 
 def scaled(tensors: RawTensors, module: str, block: tuple[int, int] | None) -> StoredWeight:
-    """The weight of E4M3 of a module."""
+    """Returns the weight of E4M3 of a module."""
     weight = f"{module}.weight"
     info = tensors.info[weight]
     scale = next((name for part in NAMES if (name := f"{module}.{part}") in tensors.info), f"{module}.{NAMES[1]}")

@@ -38,13 +38,13 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight with a `qweight`."""
+    """Yields every weight with a `qweight`."""
     for module in tensors.ending(".qweight"):
         yield f"{module}.weight", _weight(tensors, module, settings_of(module, stated))
 
 
 def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
+    """Returns the entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
     for pattern, changes in table(stated.get("dynamic")).items():
         if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
             return {**stated, **table(changes)}

@@ -26,7 +26,7 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of words with `scales`."""
+    """Yields every weight of words with `scales`."""
     for module in tensors.ending(".scales"):
         settings = stated.get(module)
         if settings is False:

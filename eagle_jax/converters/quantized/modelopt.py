@@ -27,7 +27,7 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of E4M3, and every one of bytes with two scales."""
+    """Yields every weight of E4M3, and every one of bytes with two scales."""
     for module in tensors.ending(".weight"):
         weight = f"{module}.weight"
         if tensors.info[weight].dtype == fp8.DTYPE:

@@ -27,7 +27,7 @@ def check(stated: Mapping[str, Any]) -> None:
 
 
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every stack with `_blocks`."""
+    """Yields every stack with `_blocks`."""
     for name in tensors.ending(BLOCKS):
         blocks, scales = name + BLOCKS, name + SCALES
         info = tensors.part(blocks, blocks, ("uint8",), (3, 4))
@@ -47,6 +47,6 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def unpack(blocks: np.ndarray, scales: np.ndarray) -> QuantizedTensor:
-    """The codes `[.., out, in]` and scales `[.., out, in / 32]` of a stack."""
+    """Returns the codes `[.., out, in]` and scales `[.., out, in / 32]` of a stack."""
     codes = nibbles(blocks)
     return QuantizedTensor(codes.reshape(*codes.shape[:-2], -1), powers_of_two(scales))

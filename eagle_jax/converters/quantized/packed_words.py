@@ -20,7 +20,7 @@ ORDER = "_g_idx"
 
 
 def weight(tensors: RawTensors, name: str, needed: tuple[str, ...]) -> StoredWeight:
-    """The weight `name`.
+    """Returns the weight `name`.
 
     Args:
         needed: which of `ZERO` and `ORDER` it must have by the config.

@@ -39,7 +39,7 @@ class ScaleGrid:
 
 
 def grid_of(name: str, weight: TensorInfo, scale: TensorInfo, block: tuple[int, int] | None) -> ScaleGrid:
-    """The grid that the scales of a weight make.
+    """Returns the grid that the scales of a weight make.
 
     Args:
         block: what the config states, if it does.

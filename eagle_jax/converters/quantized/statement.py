@@ -50,7 +50,7 @@ class Statement:
         return any(self.entries.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
 
     def leaves_out(self, module: str) -> str | None:
-        """The key of a list that names a module as not quantized; None if none does.
+        """Returns the key of a list that names a module as not quantized; None if none does.
 
         Patterns are read narrowly: a whole module, the end of its name or one above it, `re:` and `*` as in
         compressed-tensors and ModelOpt. Libraries take `mlp.gate` for `mlp.gate_proj` too, where it is not meant.
@@ -68,7 +68,7 @@ class Statement:
 
 
 def begins(pattern: str, module: str) -> bool:
-    """Whether a module's name begins with what a regular expression describes.
+    """Returns whether a module's name begins with what a regular expression describes.
 
     Raises:
         ValueError: it is none.
@@ -91,7 +91,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def stated_in(entries: Mapping[str, Any]) -> Statement | None:
-    """What a `config.json` states; None if it states nothing."""
+    """Returns the quantization that a `config.json` states; None if it states none."""
     mlx = entries.get(MLX_KEY)
     if isinstance(mlx, Mapping):  # MLX states it as `quantization_config` too
         return Statement(where=MLX_KEY, method="mlx", entries=mlx)
@@ -104,7 +104,9 @@ def stated_in(entries: Mapping[str, Any]) -> Statement | None:
 
 
 def stated_by(folder: pathlib.Path) -> Statement | None:
-    """What a folder states, in `config.json` or in one of `SIDE_FILES`; files that are no JSON state nothing here."""
+    """Returns the quantization that a folder states, in `config.json` or in one of `SIDE_FILES`; files that are no JSON
+    state nothing here.
+    """
     if not folder.is_dir():
         return None
     stated = stated_in(_entries(folder / "config.json"))

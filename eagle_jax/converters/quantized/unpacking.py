@@ -40,7 +40,7 @@ def floats(scales: np.ndarray) -> np.ndarray:
 def with_zeros(
     codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, order: np.ndarray | None = None
 ) -> QuantizedTensor:
-    """The weight (codes - zeros) * scales, of unsigned codes.
+    """Returns the weight (codes - zeros) * scales, of unsigned codes.
 
     Minima are -zeros * scales in float32. A zero point has 8 bits or fewer, so with scales of 16 bits, which have 11 or
     8 significant ones, they are exact, and so are codes * scales and the sum. With scales of float32 each of the three
@@ -51,7 +51,7 @@ def with_zeros(
 
 
 def dense(tensor: QuantizedTensor, levels: str) -> np.ndarray:
-    """The weight in float32, its inputs in the order of the model.
+    """Returns the weight in float32, its inputs in the order of the model.
 
     Args:
         levels: what codes are, as in `QuantType`.

@@ -73,12 +73,14 @@ class TreePolicy(TreeShape, abc.ABC):
 
 
 def worth(edges: Float[Array, "b *nodes"], depth: int, calibration: Calibration | None) -> Float[Array, "b *nodes"]:
-    """What is added to the scores of nodes at `depth` for the tokens below them."""
+    """Returns the increments to the scores of nodes at `depth` for the tokens below them."""
     return edges if calibration is None else calibration(edges, depth)
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """The `count` best scores of each row, best first, and their tokens; of equal scores the lower token is first."""
+    """Returns the `count` best scores of each row, best first, and their tokens; of equal scores the lower token is
+    first.
+    """
     if count > scores.shape[-1]:
         raise ValueError(
             f"the tree asks for the {count} best tokens below a node, but the vocabulary has {scores.shape[-1]}; "
@@ -107,7 +109,7 @@ def keep_best(
     *,
     best_first: bool = False,
 ) -> Tree:
-    """The tree of the `shape.nodes - 1` best of all candidates; of equal scores the earlier is better.
+    """Returns the tree of the `shape.nodes - 1` best of all candidates; of equal scores the earlier is better.
 
     Args:
         scores: of each candidate, never above its parent's; -inf is no candidate.

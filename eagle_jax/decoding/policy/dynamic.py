@@ -82,7 +82,7 @@ class DynamicTree(TreePolicy):
 
     @staticmethod
     def chain(nodes: int, least: float = 0.0) -> "DynamicTree":
-        """The best token, the best below it, and so on: `nodes` at most, root included."""
+        """Returns the best token, the best below it, and so on: `nodes` at most, root included."""
         return DynamicTree(nodes, nodes - 2, 1, least=least)
 
     @property
@@ -154,11 +154,11 @@ class DynamicTree(TreePolicy):
         return jnp.where(scores >= math.log(self.least), scores, -jnp.inf) if self.least else scores
 
     def _followed(self, level: int) -> float:
-        """The score that a path of so many guesses is followed from."""
+        """Returns the score that a path of so many guesses is followed from."""
         return math.log(self.least) * level / (level + 1)
 
     def _if_any_is_followed(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
-        """What `extend` finds below a frontier; zeros, without running it, where no path has a score."""
+        """Runs `extend` below a frontier; returns zeros without running it where no path has a score."""
         if not self.least:
             return extend()
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))

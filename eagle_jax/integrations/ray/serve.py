@@ -23,7 +23,8 @@ def deployment(
     server: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> serve.Application:
-    """An application for `ray.serve.run`: each replica holds an engine, and answers all that `eagle-jax serve` answers.
+    """Returns an application for `ray.serve.run`: each replica holds an engine, and answers all that `eagle-jax serve`
+    answers.
 
     A replica is healthy while its engine takes requests; one that is not is replaced. When Ray stops one it gets no
     more requests and ends those that it has, for `limits.drain_seconds` at most. Prefixes of prompts are kept in each

@@ -67,7 +67,7 @@ def measure(
 
 
 def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[], object]) -> Iterator[Finding]:
-    """The candidates of a class; without a reference nothing can be said of any."""
+    """Yields the candidates of a class; without a reference nothing can be said of any."""
     operation, shape = group[0].operation, group[0].shape
     if time.monotonic() > until:
         late = Finding(device=findings.device(), operation=operation, shape=shape, candidate="", reason=NO_TIME)
@@ -91,7 +91,7 @@ def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[],
 
 
 def _groups(calls: Iterable[Call]) -> list[list[Call]]:
-    """The calls of each class, those with equal shapes once."""
+    """Returns the calls of each class, those with equal shapes once."""
     groups: dict[tuple[str, str], dict[str, Call]] = {}
     for call in calls:
         if call.shape:

@@ -22,7 +22,7 @@ _calls: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar("call
 
 
 def recorder() -> list[Call] | None:
-    """Where calls are recorded; None is nowhere."""
+    """Returns where calls are recorded; None is nowhere."""
     return _calls.get()
 
 

@@ -37,7 +37,7 @@ class Hung(Exception):
 
 
 def within(seconds: float, run: Callable[[], T]) -> T:
-    """What `run` returns or raises, from a thread that is left alone after so many seconds.
+    """Calls `run` in a thread that is abandoned after so many seconds.
 
     Raises:
         Hung: it has not ended by then.
@@ -62,7 +62,7 @@ def within(seconds: float, run: Callable[[], T]) -> T:
 
 
 def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, expected: list[Any] | None) -> Finding:
-    """What is found of a candidate for calls of one class, with their arrays; it is kept on disk.
+    """Checks and times a candidate on calls of one class, with their arrays; the finding is kept on disk.
 
     Args:
         expected: what the reference makes of them; None where the candidate is the reference.
@@ -87,7 +87,7 @@ def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, expecte
 
 
 def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> list[Any]:
-    """What a candidate makes of the calls, as arrays of the host; None for one that it does not compute."""
+    """Runs a candidate on the calls; returns host arrays, None for a call that it does not compute."""
     outputs: list[Any] = []
     for call, arrays in calls:
         with forced(call.operation, candidate) as refused:
@@ -97,7 +97,7 @@ def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> li
 
 
 def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) -> dict[str, Any]:
-    """The changed fields of a `Finding`."""
+    """Returns the changed fields of a `Finding`."""
     outputs, error = results(calls, candidate), 0.0
     if all(one is None for one in outputs):
         with forced(calls[0][0].operation, candidate) as refused:
@@ -119,7 +119,7 @@ def _run(call: Call, args: tuple[Any, ...]) -> Any:
 
 
 def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with weights as they are packed under the present choices."""
+    """Returns the arguments with weights as they are packed under the present choices."""
 
     def packed(leaf: Any) -> Any:
         return pack(leaf) if leaf.ndim > 1 else leaf
@@ -154,7 +154,7 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
 
 
 def _error(ours: Any, theirs: Any) -> float:
-    """The largest deviation as a part of the largest number; infinite where indices differ or one is no number."""
+    """Returns the largest deviation as a part of the largest number; infinite where indices differ or one is no number."""
     worst = 0.0
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:

@@ -103,7 +103,7 @@ def _unpack(
 
 
 def _sum(builder: ir.IRBuilder, sums: ir.Value, row: ir.Value, arithmetic: QuantizedArithmetic) -> ir.Value:
-    """The sums of a row: those of its low bytes, and those of its high ones times 256."""
+    """Returns the sums of a row: those of its low bytes, and those of its high ones times 256."""
     first = at(builder, sums, row, arithmetic.planes * VECTOR)
     total = read(builder, first, INTEGERS)
     if arithmetic.planes == 1:

@@ -70,5 +70,5 @@ def spans(inputs: AttentionInputs, rows: int) -> Int[Array, "b 3"]:
 
 
 def cache_rows(rows: Int[Array, "b"] | None, requests: int) -> Int[Array, "b"]:
-    """The rows written out: without any, request i has row i."""
+    """Returns the rows written out: without any, request i has row i."""
     return jnp.arange(requests, dtype=jnp.int32) if rows is None else rows

@@ -61,10 +61,10 @@ class Arithmetic(Protocol):
         """Initial value of the sums."""
 
     def weight_factors(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
-        """The part of a vector of weights that is multiplied with word number `word` of x."""
+        """Returns the part of a vector of weights that is multiplied with word number `word` of x."""
 
     def broadcast(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
-        """A word of x in every lane."""
+        """Returns a word of x in every lane."""
 
     def accumulate(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
         """`total` plus the products."""
@@ -148,7 +148,7 @@ class BFloat16Arithmetic:
         return self._factors(builder, splat(builder, word))
 
     def _factors(self, builder: ir.IRBuilder, words: ir.Value) -> Factors:
-        """The words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to float32."""
+        """Returns the words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to float32."""
         if BF16_DOT in features():
             return [builder.bitcast(words, PAIRS)]
         low, high = builder.shl(words, integers(16)), builder.and_(words, integers(-(2**16)))

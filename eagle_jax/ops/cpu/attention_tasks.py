@@ -202,7 +202,7 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
 
 
 def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
-    """The place of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
+    """Returns the place of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
     sizes = context.sizes
     request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     span = at(builder, context.data.spans, request, 3 * WORD)

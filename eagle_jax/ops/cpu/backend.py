@@ -33,7 +33,7 @@ F32 = jnp.dtype(jnp.float32)
 
 
 def refusal(weight: QuantArray | QuantizedPanels | None = None) -> str | None:
-    """Why the code for float weights, or for a quantized one, cannot be used in this process; None if it can.
+    """Returns why the code for float weights, or for a quantized one, cannot be used in this process; None if it can.
 
     Raises:
         ValueError: `EAGLE_JAX_ACTIVATIONS` has an unknown value.
@@ -46,7 +46,7 @@ def refusal(weight: QuantArray | QuantizedPanels | None = None) -> str | None:
 
 
 def pack(weight: Array | QuantArray) -> PackedWeight | None:
-    """The packed weight; None if XLA multiplies with it."""
+    """Returns the packed weight; None if XLA multiplies with it."""
     if isinstance(weight, QuantArray):
         if not quantized_panels.fits(weight) or refusal(weight) is not None:
             return None
@@ -103,7 +103,9 @@ def attention_block(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """One operation, for packed weights without biases and one norm, the one before the projections."""
+    """Computes the block in one operation, for packed weights without biases and one norm, the one before the
+    projections.
+    """
     if softcap is not None or inputs.first is not None or not is_first("cpu", "tree_attention"):
         raise NotImplementedError("it has no softcap and no sliding window, and its own tree_attention")
     if weights.q_norm is not None or weights.post_norm is not None:
@@ -148,7 +150,9 @@ def _fits_attention(
 
 
 def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
-    """One operation, for SiLU, packed weights without biases and one norm, the one before the MLP."""
+    """Computes the block in one operation, for SiLU, packed weights without biases and one norm, the one before the
+    MLP.
+    """
     norm = weights.norm
     if weights.gelu or weights.post_norm is not None or norm is None or norm.plus_one:
         raise NotImplementedError("it has SiLU and one norm")
@@ -214,7 +218,7 @@ def _activations() -> str | None:
 
 
 def _panels(*maps: Affine | tuple[Affine, ...]) -> list[Panels]:
-    """The packed weights of linear maps, if they have no padding, no biases and one dtype."""
+    """Returns the packed weights of linear maps, if they have no padding, no biases and one dtype."""
     plain = [part.weight for part in maps if isinstance(part, Affine) and part.bias is None]  # else several maps
     unpadded = [weight for weight in plain if isinstance(weight, Panels) and weight.is_whole]
     if len(unpadded) < len(maps) or len({weight.dtype for weight in unpadded}) > 1:
@@ -228,7 +232,7 @@ def _fits_rows(*parts: Array) -> None:
 
 
 def _kind(weight: QuantArray | QuantizedPanels) -> ProductKind:
-    """The kind of a quantized weight's products; once the code for float weights was compiled."""
+    """Returns the kind of a quantized weight's products; once the code for float weights was compiled."""
     bits = row_bits(weight.bits)
     return weight.kind(bits) if isinstance(weight, QuantizedPanels) else quantized_panels.kind_of(weight, bits)
 
@@ -247,7 +251,7 @@ def _check(weight: QuantizedPanels | None = None) -> None:
 
 @functools.cache
 def _build_error(part: ProductKind | None = None) -> str | None:
-    """Why the code cannot be compiled here, which is logged once; None once XLA has it."""
+    """Returns why the code cannot be compiled here, which is logged once; None once XLA has it."""
     try:
         from eagle_jax.ops.cpu import library
 

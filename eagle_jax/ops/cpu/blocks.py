@@ -126,7 +126,7 @@ class KeyMask:
 
 
 def _slots(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
-    """A number of slots in every lane of 32 bits; caches have fewer than 2**31 slots."""
+    """Returns a number of slots in every lane of 32 bits; caches have fewer than 2**31 slots."""
     return splat(builder, builder.trunc(number, I32))
 
 
@@ -244,7 +244,8 @@ def _to_weights(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, maxim
 def cached_head(
     builder: ir.IRBuilder, index: ir.Value, cache_rows: ir.Value, num_rows: ir.Value, heads: ir.Value
 ) -> ir.Value:
-    """Where kv head `index % heads` of request `index // heads` lies among the kv heads of a cache of `num_rows` rows.
+    """Returns where kv head `index % heads` of request `index // heads` lies among the kv heads of a cache of
+    `num_rows` rows.
 
     Args:
         cache_rows: address of the requests' rows.

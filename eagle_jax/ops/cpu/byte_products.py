@@ -116,7 +116,9 @@ def byte_products(small: bool) -> ByteProducts | None:
 
 
 def in_registers(builder: ir.IRBuilder, size: int, instruction: Instruction, *vectors: ir.Value) -> ir.Value:
-    """A vector of what `instruction` makes of the registers of `size` bytes that vectors of 64 bytes consist of."""
+    """Returns a vector of what `instruction` makes of the registers of `size` bytes that vectors of 64 bytes consist
+    of.
+    """
     results = [
         instruction(*(_part(builder, vector, register, VECTOR // size) for vector in vectors))
         for register in range(VECTOR // size)

@@ -45,12 +45,12 @@ def i64(value: int) -> ir.Constant:
 
 
 def constant(value: float) -> ir.Constant:
-    """A constant vector with the same value in every lane."""
+    """Returns a constant vector with the same value in every lane."""
     return ir.Constant(FLOATS, [value] * LANES)
 
 
 def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value | int, size: ir.Value | int = 1) -> ir.Value:
-    """The address `base + offset * size`, in bytes."""
+    """Returns the address `base + offset * size`, in bytes."""
     steps, each = (i64(number) if isinstance(number, int) else number for number in (offset, size))
     return builder.gep(base, [builder.mul(steps, each)], source_etype=I8)
 
@@ -79,7 +79,7 @@ def write(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
 
 
 def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
-    """The address of `size` bytes on the stack."""
+    """Returns the address of `size` bytes on the stack."""
     with builder.goto_entry_block():
         block = builder.alloca(ir.ArrayType(I8, size))
         block.align = VECTOR
@@ -87,7 +87,7 @@ def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
 
 
 def splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A value in every lane."""
+    """Returns a value in every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(I32, 0))
     return builder.shuffle_vector(one, undefined, ir.Constant(INTEGERS, [0] * LANES))
@@ -106,7 +106,7 @@ def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def clamp(builder: ir.IRBuilder, number: ir.Value, most: ir.Value) -> ir.Value:
-    """An int32 clamped to `0..most`, as int64."""
+    """Returns an int32 clamped to `0..most`, as int64."""
     count = builder.sext(number, I64)
     return minimum(builder, builder.select(builder.icmp_signed("<", count, i64(0)), i64(0), count), most)
 
@@ -168,7 +168,7 @@ def for_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable
 
 
 def field_values(record: Any) -> list[ir.Value]:
-    """The fields of a dataclass of values, in order, to pass as arguments of a generated function."""
+    """Returns the fields of a dataclass of values, in order, to pass as arguments of a generated function."""
     return [getattr(record, field.name) for field in dataclasses.fields(record)]
 
 
@@ -178,7 +178,7 @@ def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
 
 
 def internal_function(module: ir.Module, name: str, kinds: list[ir.Type]) -> ir.Function:
-    """A new internal function without a result. It is not inlined, so that each can be profiled and read alone."""
+    """Returns a new internal function without a result. It is not inlined, so that each can be profiled and read alone."""
     function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -199,7 +199,8 @@ def features() -> frozenset[str]:
 
 @functools.cache
 def _host_features() -> dict[str, bool]:
-    """Every instruction set of this architecture, by LLVM's name, and whether this CPU has it and it may be used.
+    """Returns every instruction set of this architecture, by LLVM's name, and whether this CPU has it and it may be
+    used.
 
     Raises:
         ValueError: `WITHOUT` names an unknown one.
@@ -217,7 +218,7 @@ def _host_features() -> dict[str, bool]:
 
 
 def has_amx() -> bool:
-    """Whether this CPU has AMX for bfloat16 and for bytes, and this process may use it."""
+    """Returns whether this CPU has AMX for bfloat16 and for bytes, and this process may use it."""
     return AMX <= features() and hardware.allows_amx()
 
 
@@ -269,14 +270,14 @@ class Code:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of the sources that build the IR; a random one where there are no sources."""
+    """Returns a hash of the sources that build the IR; a random one where there are no sources."""
     files = [*sorted(Path(__file__).parent.glob("*.py")), Path(base.__file__)]
     content = b"\0".join(file.read_bytes() for file in files if file.suffix == ".py" and file.is_file())
     return hashlib.sha256(content or os.urandom(32)).hexdigest()
 
 
 def _cached_object(key: str, make: Callable[[], bytes]) -> bytes:
-    """The object code cached under `key`, or that of `make`. Damaged files are replaced."""
+    """Returns the object code cached under `key`, or that of `make`. Damaged files are replaced."""
     folder = programs_folder(f"llvmlite-{llvmlite.__version__}")
     if folder is None:
         return make()

@@ -68,7 +68,7 @@ _SCALARS = {"size_t": 8, "int64_t": 8, "int32_t": 4, "uint32_t": 4, "int": 4}
 
 
 def mismatch() -> str | None:
-    """How the FFI of the installed jaxlib differs from what generated code expects; None if it does not."""
+    """Returns how the FFI of the installed jaxlib differs from what generated code expects; None if it does not."""
     path = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     try:
         return mismatch_in(path.read_text())
@@ -102,7 +102,9 @@ def _number(text: str, pattern: str) -> int | None:
 
 
 def _layouts(text: str) -> dict[str, Layout]:
-    """The layout of each struct of a header without comments; of structs with fields of unknown types, their start."""
+    """Returns the layout of each struct of a header without comments; of structs with fields of unknown types, their
+    start.
+    """
     enums = re.findall(r"typedef enum \{[^}]*\} (\w+);", text)
     flags = re.findall(r"typedef uint32_t (\w+);", text)
     scalars = _SCALARS | {"pointer": 8} | dict.fromkeys([*enums, *flags], 4)

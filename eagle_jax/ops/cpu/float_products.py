@@ -41,7 +41,7 @@ def build(module: ir.Module) -> None:
 
 
 def _signature(dtype: str, pair: int) -> Signature:
-    """The signature for weights with `pair` inputs in a word."""
+    """Returns the signature for weights with `pair` inputs in a word."""
     return Signature(
         arguments={"rows": f"{dtype}[r, i]", "panels": f"{dtype}[s, j, l]", "num_valid": "int32[]"},
         results={"y": "float32[r, o]"},

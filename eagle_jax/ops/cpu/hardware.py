@@ -18,7 +18,7 @@ def is_arm() -> bool:
 
 @functools.cache
 def dot_products_of_arm() -> dict[str, bool]:
-    """Whether an ARM CPU has dot products of bytes, which LLVM does not detect; empty on other CPUs."""
+    """Returns whether an ARM CPU has dot products of bytes, which LLVM does not detect; empty on other CPUs."""
     if not is_arm() or sys.platform == "win32":
         return {}
     if sys.platform == "darwin":  # as every Mac has that is no x86
@@ -45,8 +45,8 @@ def l1_data_cache() -> int:
 
 @functools.cache
 def allows_amx() -> bool:
-    """Whether Linux lets this process use the registers of AMX: asks for the permission, without which their first
-    use ends the process.
+    """Returns whether Linux lets this process use the registers of AMX: asks for the permission, without which their
+    first use ends the process.
     """
     return sys.platform == "linux" and is_x86() and _arch_prctl(REQUEST_PERMISSION, TILE_DATA) == 0
 

@@ -66,12 +66,12 @@ def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def max_lane(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The largest lane. (LLVM's reduction intrinsic would go lane by lane.)"""
+    """Returns the largest lane. (LLVM's reduction intrinsic would go lane by lane.)"""
     return _reduce_lanes(builder, x, functools.partial(maximum, builder))
 
 
 def sum_lanes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of all lanes, by halves, so always in the same order."""
+    """Returns the sum of all lanes, by halves, so always in the same order."""
     return _reduce_lanes(builder, x, builder.fadd)
 
 
@@ -86,7 +86,7 @@ def _reduce_lanes(builder: ir.IRBuilder, x: ir.Value, combine: Callable[[ir.Valu
 
 
 def sum_integer_lanes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of all lanes of integers."""
+    """Returns the sum of all lanes of integers."""
     intrinsic = declare(builder.module, f"llvm.vector.reduce.add.v{LANES}i32", ir.FunctionType(I32, [INTEGERS]))
     return builder.call(intrinsic, [x])
 

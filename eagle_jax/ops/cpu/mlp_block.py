@@ -44,7 +44,7 @@ MAX_WIDTH = 64  # outputs of a panel
 def mlp_block(
     x: Float[Array, "r h"], eps: float, weights: PackedMLP, inner: int, num_valid: Int[Array, ""]
 ) -> Float[Array, "r h"]:
-    """The block for rows of float32; zeros for rows of padding.
+    """Returns the block for rows of float32; zeros for rows of padding.
 
     Args:
         eps: of the norm.
@@ -70,7 +70,7 @@ def build(module: ir.Module) -> None:
 
 
 def _signature(dtype: str, pair: int) -> Signature:
-    """The signature for weights with `pair` inputs in a word; a is the intermediate size."""
+    """Returns the signature for weights with `pair` inputs in a word; a is the intermediate size."""
     return Signature(
         arguments={
             "x": "float32[r, h]",

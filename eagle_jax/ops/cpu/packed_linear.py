@@ -40,7 +40,7 @@ AnyTiles = Tiles | AmxTiles
 
 
 def tiles_for(module: ir.Module, arithmetic: FloatArithmetic) -> AnyTiles:
-    """What multiplies rows with packed weights, which are read once."""
+    """Returns the tiles that multiply rows with packed weights, which are read once."""
     if isinstance(arithmetic, BFloat16Arithmetic) and has_amx():
         return AmxTiles(module)
     return Tiles(module, arithmetic, streamed=True)
@@ -64,7 +64,7 @@ class InputRows(NamedTuple):
     size: ir.Value
 
     def phase(self, builder: ir.IRBuilder, arithmetic: FloatArithmetic) -> Phase:
-        """The phase that prepares the rows; they are `input_rows` of the tasks' context."""
+        """Returns the phase that prepares the rows; they are `input_rows` of the tasks' context."""
         blocks = builder.udiv(builder.add(self.count, i64(ROWS_PER_TASK - 1)), i64(ROWS_PER_TASK))
         return Phase(blocks, lambda builder, index, context: context.input_rows._prepare(builder, index, arithmetic))
 
@@ -105,7 +105,7 @@ class Weight(NamedTuple):
 
     @staticmethod
     def from_buffer(builder: ir.IRBuilder, buffer: Buffer, arithmetic: FloatArithmetic) -> "Weight":
-        """The weight in an argument `[s, in, w]` or `[s, in / 2, 2 w]`."""
+        """Returns the weight in an argument `[s, in, w]` or `[s, in / 2, 2 w]`."""
         row_address = builder.mul(buffer.size(2), i64(arithmetic.size))
         return Weight(buffer.data, buffer.size(0), buffer.size(1), builder.udiv(row_address, i64(VECTOR)))
 
@@ -208,5 +208,5 @@ def clear(builder: ir.IRBuilder, base: ir.Value, begin: ir.Value, end: ir.Value)
 
 
 def valid_rows(builder: ir.IRBuilder, num_valid: Buffer, rows: ir.Value) -> ir.Value:
-    """The number of rows that are not padding, from an argument `int32[]`."""
+    """Returns the number of rows that are not padding, from an argument `int32[]`."""
     return clamp(builder, read(builder, num_valid.data, I32), rows)

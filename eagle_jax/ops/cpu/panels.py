@@ -68,7 +68,7 @@ def pack(weight: Float[Array, "*o i"]) -> Panels:
 
 
 def fits(weight: Any) -> bool:
-    """Whether it is a float weight that can be packed."""
+    """Returns whether it is a float weight that can be packed."""
     if not isinstance(weight, jax.Array) or weight.dtype not in PAIRED or weight.size == 0:
         return False
     return weight.shape[-1] % PAIRED[weight.dtype] == 0

@@ -59,7 +59,7 @@ class QuantizedPanels(PackedWeight):
         return self.scales.shape[2] > self.words.shape[2]
 
     def kind(self, row_bits: int) -> ProductKind:
-        """The kind of products with rows of so many bits."""
+        """Returns the kind of products with rows of so many bits."""
         return _kind(self.bits, self.levels, self.has_minima, self.scales.dtype, row_bits)
 
     def unpack(self) -> QuantArray:
@@ -75,7 +75,7 @@ class QuantizedPanels(PackedWeight):
 
 
 def fits(weight: QuantArray) -> bool:
-    """Whether a weight can be packed: known levels, groups of a multiple of 16 inputs."""
+    """Returns whether a weight can be packed: known levels, groups of a multiple of 16 inputs."""
     is_aligned = weight.size > 0 and (weight.shape[-1] // weight.scales.shape[-1]) % LANES == 0
     is_supported = weight.levels in (INT, E4M3, *TABLES) and weight.scales.dtype in SCALE_DTYPES
     single = weight.order is None or weight.order.ndim == 1
@@ -83,7 +83,7 @@ def fits(weight: QuantArray) -> bool:
 
 
 def kind_of(weight: QuantArray, row_bits: int) -> ProductKind:
-    """The kind of products of a weight that `fits`, packed, with rows of so many bits."""
+    """Returns the kind of products of a weight that `fits`, packed, with rows of so many bits."""
     return _kind(weight.bits, weight.levels, weight.minima is not None, weight.scales.dtype, row_bits)
 
 
@@ -122,7 +122,7 @@ def _kind(bits: int, levels: str, has_minima: bool, scales: np.dtype, row_bits: 
 
 
 def _array(panels: QuantizedPanels, codes: Num[Array, "*o i"], parts: Float[Array, "*o g p"]) -> QuantArray:
-    """A weight, or some of its rows, by its codes and what its groups have."""
+    """Returns a weight, or some of its rows, by its codes and what its groups have."""
     factor, scales = panels.kind(16).factor, parts[..., 0]
     return QuantArray(
         codes=codes,

@@ -44,7 +44,7 @@ COMPARE_COST, EXP_COST = 1, 8  # of a vector, in multiplied vectors
 
 
 def top_k(x: Float[Array, "r v"], count: int, logit_scale: float) -> tuple[Float[Array, "r k"], Int[Array, "r k"]]:
-    """The `count` largest values of each row and their indices, largest first, of equal ones the lowest index.
+    """Returns the `count` largest values of each row and their indices, largest first, of equal ones the lowest index.
 
     NaN counts as -inf.
 
@@ -98,7 +98,7 @@ def _body(call: Call) -> None:
 
 
 def _wants_scores(builder: ir.IRBuilder, context: _Context) -> ir.Value:
-    """Whether log-probabilities are asked for."""
+    """Returns whether log-probabilities are asked for."""
     return builder.fcmp_unordered("!=", read(builder, context.logit_scale, F32), ir.Constant(F32, 0.0))
 
 

@@ -53,7 +53,7 @@ class Signature:
     relations: Sequence[str] = ()
 
     def describe(self, relation: str) -> str:
-        """The relation, and the buffers whose lengths it compares."""
+        """Returns the relation, and the buffers whose lengths it compares."""
         names = set(re.findall(r"[a-z]\w*", relation))
         types = ({**self.arguments, **self.results}).items()
         involved = [f"{name} {type_}" for name, type_ in types if names & set(_parsed(type_)[1])]
@@ -145,7 +145,7 @@ def _i32(value: int) -> ir.Constant:
 
 
 def _text(module: ir.Module, text: str) -> ir.Value:
-    """The address of a constant C string."""
+    """Returns the address of a constant C string."""
     data = bytearray(text.encode() + b"\0")
     variable = ir.GlobalVariable(module, ir.ArrayType(I8, len(data)), module.get_unique_name("message"))
     variable.linkage, variable.global_constant = "internal", True
@@ -159,7 +159,7 @@ COMPARISONS = {ast.Eq: "==", ast.LtE: "<=", ast.GtE: ">="}
 def _condition(
     builder: ir.IRBuilder, relation: str, lengths: Mapping[str, ir.Value]
 ) -> tuple[ir.Value, list[ir.Value]]:
-    """Whether a relation holds, and bits that say whether a product in it overflowed."""
+    """Returns whether a relation holds, and bits that say whether a product in it overflowed."""
     overflows: list[ir.Value] = []
 
     def number(node: ast.expr) -> ir.Value:

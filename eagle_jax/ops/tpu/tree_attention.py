@@ -31,7 +31,7 @@ LEAST = 8  # fresh rows: Mosaic makes no product with a single one
 
 
 def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
-    """The average over all that each row sees.
+    """Returns the average over all that each row sees.
 
     Args:
         interpret: run in Pallas's interpreter; None does so where there is no TPU.
@@ -208,7 +208,7 @@ def _unpadded(mixed: Float[Array, "b k p c"], case: AttentionCall) -> Float[Arra
 
 
 def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
-    """What the compiler is told: a full cache, read once for every tile of rows."""
+    """Returns the cost estimate for the compiler: a full cache, read once for every tile of rows."""
     batch, heads, rows, size = case.q.shape
     columns = case.slots + case.visible.shape[2]
     read = 2 * columns * size * tiling.tiles * case.prefix[0].dtype.itemsize

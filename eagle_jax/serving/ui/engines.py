@@ -41,7 +41,7 @@ class Engines:
         self._making = asyncio.Lock()
 
     def method(self, drafter: str, tree: Tree) -> DraftMethod:
-        """The same method for everything that means it.
+        """Returns the same method for everything that means it.
 
         Raises:
             Refused: there is no such method for this model, or its trees are too large.
@@ -132,5 +132,5 @@ class Engines:
 
 
 def tree_argument(method: DraftMethod) -> Any:
-    """The tree as the api takes it."""
+    """Returns the tree as the api takes it."""
     return method.tree if isinstance(method.tree, str) else list(method.tree)

@@ -84,19 +84,19 @@ class Page:
         ]
 
     async def about(self, request: Request) -> Response:
-        """What the page has to know of the model."""
+        """Returns the facts about the model that the page shows."""
         _check_access(request)
         return Json(self._about)
 
     async def chat(self, request: Request) -> Response:
-        """An answer, step by step."""
+        """Streams an answer, step by step."""
         method, call = await self._asked(request)
         tickets: list[Ticket] = []
         events = self._answer(request.app.state.service, method, call, tickets)
         return EventStream(_event_bytes(events), tickets, request.app.state.service.limits.answer_seconds)
 
     async def race(self, request: Request) -> Response:
-        """An answer with a draft beside the same without."""
+        """Streams an answer with a draft next to the same answer without one."""
         method, call = await self._asked(request)
         if self._racing.locked():
             raise Refused(429, "another race is on; start this one when it is over")
@@ -105,7 +105,7 @@ class Page:
         return _Holding(self._racing, _event_bytes(self._race(method, call, seconds)), seconds)
 
     async def _asked(self, request: Request) -> tuple[DraftMethod, Call]:
-        """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
+        """Parses a request of the page: one for a chat in OpenAI's form, with a drafter and a tree."""
         _check_access(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
@@ -187,7 +187,7 @@ def _check_access(request: Request) -> None:
 
 
 def _tree(name: str, value: Any) -> Tree:
-    """A name of a tree, or whole numbers."""
+    """Returns a name of a tree, or whole numbers."""
     if isinstance(value, str) and len(value) <= 40:
         return value
     numbers = value if isinstance(value, list) and len(value) <= MOST_NODES else []

@@ -33,8 +33,8 @@ class StepEvents:
         self._answer = None if reasoning is None else ChatAnswer(tokenizer, "", prompt=prompt, reasoning=reasoning)
 
     def event(self, chunk: Chunk) -> dict[str, Any]:
-        """What came with one step. All but the last of its tokens were guessed; the last is the model's own, unless the
-        answer ends there and a further guess was right.
+        """Returns the event of one step. All but the last of its tokens were guessed; the last is the model's own,
+        unless the answer ends there and a further guess was right.
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
@@ -50,7 +50,7 @@ class StepEvents:
         return fields
 
     def _split(self, tokens: list[dict[str, Any]], is_last: bool) -> dict[str, Any]:
-        """What the tokens add to the answer and to its reasoning; marks those that add nothing to the answer."""
+        """Returns the tokens' parts of the answer and of its reasoning; marks those that add nothing to the answer."""
         if self._answer is None:
             return {}
         content, reasoning = self._answer.content, self._answer.reasoning_content
@@ -75,7 +75,7 @@ class StepEvents:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """What there is to say about a complete answer."""
+    """Returns the statistics of a complete answer."""
     stats = result.stats
     return {
         "tokens": len(result.token_ids),
@@ -92,7 +92,7 @@ def _number(value: float) -> float | None:
 
 
 def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
-    """A step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
+    """Returns a step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
     valid_nodes = [node for node, valid in enumerate(step.valid) if valid]
     place = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
     last = step.accepted[-1]
@@ -107,6 +107,6 @@ def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=100_000)
 def _shown(tokenizer: Any, token: int) -> str:
-    """A token by itself, with the space before a word, which tokenizers leave out of a text's first one."""
+    """Returns a token by itself, with the space before a word, which tokenizers leave out of a text's first one."""
     once, twice = (decode(tokenizer, [token] * times) for times in (1, 2))
     return twice[len(once) :] or tokenizer.convert_ids_to_tokens(token) or f"{token}"
