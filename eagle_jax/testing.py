@@ -88,7 +88,7 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
 
 
 def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa:
-    """Medusa heads whose guesses for a target of `synthetic_pair` are right for part of the time.
+    """Returns Medusa heads whose guesses for a target of `synthetic_pair` are right for part of the time.
 
     What the target says after each token alone tells what follows it, and what follows that; an output matrix is the
     least-squares map from the hidden state of a token to the one that head k has to guess.
@@ -109,7 +109,7 @@ def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa
 def synthetic_hydra(
     target: LM, *, num_heads: int = 3, prefix: bool = False, seed: int = 0, error: float = 0.2
 ) -> Hydra:
-    """Hydra heads whose guesses for a target of `synthetic_pair` are right for part of the time.
+    """Returns Hydra heads whose guesses for a target of `synthetic_pair` are right for part of the time.
 
     The first block passes on the embedding of the last token that it reads, with noise of relative size `error` on all
     that it reads; the output matrix is the target's.
@@ -228,7 +228,9 @@ def _trained(
 
 
 def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Float[Array, ""]:
-    """Cross-entropy of what follows the first token of `text`, by the slots and by what follows each true token."""
+    """Computes the cross-entropy of what follows the first token of `text`, by the slots and by what follows each true
+    token.
+    """
     entropy = optax.softmax_cross_entropy_with_integer_labels
     loss = entropy(slots.logits, text[:, 1:]).mean()
     if head.config.markov is None and head.config.selector is None:

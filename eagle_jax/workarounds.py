@@ -59,7 +59,8 @@ def _backend_is_running() -> bool:
 
 
 def exact_reduction_options() -> dict[str, str]:
-    """Compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds them up.
+    """Returns compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds
+    them up.
 
     A sum over a whole large matrix is then made number after number, and far less exact; one over its rows is not. On
     other devices there are no options. Asking which device it is starts JAX's backend.
@@ -68,7 +69,7 @@ def exact_reduction_options() -> dict[str, str]:
 
 
 def loop_options() -> dict[str, Any]:
-    """Compiler options of the decoding loop.
+    """Returns the compiler options of the decoding loop.
 
     On CPUs XLA copies each whole cache array twice a step without the first. With it the numbers of jaxlib 0.10.2 are
     wrong where a loop stands in a loop in the decoding loop: a step may hold loops, but no loop in a loop. On GPUs XLA

@@ -96,7 +96,7 @@ class CallParser:
         self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))]
 
     def _tagged(self, begin: str, end: str, schema: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
-        """Arguments whose values are no JSON, up to the text after them, which has to be there."""
+        """Yields arguments whose values are no JSON, up to the text after them, which has to be there."""
         before, _, after = begin.partition("{key}")
         last = (self._format.tail or self._format.end).strip()
         arguments: dict[str, Any] = {}
@@ -243,7 +243,9 @@ def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, depth: int = 0) -> set[str]:
-    """Returns the types that a schema names for a value; empty if it names none. What is nested too deeply may be any."""
+    """Returns the types that a schema names for a value; empty if it names none. What is nested too deeply may be
+    any.
+    """
     if not isinstance(schema, Mapping):
         return set()
     if depth > DEEPEST:

@@ -55,7 +55,7 @@ class ChatAnswer:
         self.reasoning_tokens = 0
 
     def add(self, token_ids: Sequence[int], new: str, is_last: bool) -> list[dict[str, Any]]:
-        """Deltas of a message, for more tokens, whose own text is `new`."""
+        """Returns the deltas of a message, for more tokens, whose own text is `new`."""
         pieces: list[str | Thought | ToolCall] = []
         for number, text in enumerate(self._marks.pieces(token_ids, new)):
             was_thinking = self.is_thinking
@@ -66,7 +66,7 @@ class ChatAnswer:
         return [delta for piece in _joined(pieces) for delta in self._deltas(piece)]
 
     def finish_reason(self, reason: str) -> str:
-        """OpenAI's word for an answer that ends in calls."""
+        """Returns OpenAI's word for an answer that ends in calls."""
         return "tool_calls" if self.calls and reason == "stop" else reason
 
     @property

@@ -59,9 +59,10 @@ def _part(fields: Fields) -> str:
 
 
 def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
-    """Messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are objects,
-    not text, a message without text has an empty one, the answer of a function has its name, which some templates
-    want, calls have the ids that the model writes, and earlier reasoning has the name that this template reads.
+    """Returns messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are
+    objects, not text, a message without text has an empty one, the answer of a function has its name, which some
+    templates want, calls have the ids that the model writes, and earlier reasoning has the name that this template
+    reads.
 
     Raises:
         ValueError: a part of a content is no text, a call is none, or its arguments are no JSON.
@@ -98,7 +99,7 @@ def _thought(message: Message) -> str | None:
 
 
 def _with_model_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
-    """Calls with the ids that the model writes, if it writes any; `number` is the first one's."""
+    """Returns calls with the ids that the model writes, if it writes any; `number` is the first one's."""
     renamed = []
     for index, call in enumerate(calls, start=number):
         new_id = None if format is None else format.model_call_id(call["function"].get("name"), index)

@@ -74,7 +74,7 @@ class Unfit(ValueError):
 
 
 def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int]:
-    """Token ids of one prompt, a `Prompt` or an array of ids; `where` names it in messages."""
+    """Returns the token ids of one prompt, a `Prompt` or an array of ids; `where` names it in messages."""
     prompt = _one_row(prompt)
     if isinstance(prompt, (str, Text)):
         ids = _encode_text(tokenizer, prompt if isinstance(prompt, Text) else Text(prompt), where)
@@ -95,8 +95,8 @@ def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int
 
 
 def _as_lists(prompts: Any) -> Any:
-    """Arrays and tensors of any library as lists, and what tokenizers and chat templates return as its token ids,
-    without those that its attention mask leaves out; other prompts as they are.
+    """Returns arrays and tensors of any library as lists, and what tokenizers and chat templates return as its token
+    ids, without those that its attention mask leaves out; other prompts as they are.
     """
     if isinstance(prompts, Mapping) and "input_ids" in prompts:
         ids, mask = prompts["input_ids"], prompts.get("attention_mask")

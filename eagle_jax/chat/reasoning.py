@@ -119,7 +119,7 @@ def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> b
 
 @functools.lru_cache(maxsize=8)
 def _marks(tokenizer: Any) -> tuple[tuple[int, str], ...]:
-    """Tokens of the vocabulary that are written as marks, of turns among others."""
+    """Returns the tokens of the vocabulary that are written as marks, of turns among others."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return tuple((id_, token.content) for id_, token in added.items() if MARK.fullmatch(token.content))
 

@@ -91,7 +91,9 @@ class CallReader:
         return True
 
     def _bare(self) -> int | None:
-        """Returns where a call may stand bare, after white space or what parts it from the one before; None if nowhere."""
+        """Returns where a call may stand bare, after white space or what parts it from the one before; None if
+        nowhere.
+        """
         if not self._format.bare or not self._only_calls:
             return None
         separator = AFTER_CALL if self.calls else SPACE
@@ -108,7 +110,7 @@ class CallReader:
         return [*new_calls]
 
     def _text_pieces(self, text: str) -> list[str | ToolCall]:
-        """Text, without white space at its end, which waits for what follows."""
+        """Returns text, without white space at its end, which waits for what follows."""
         text = self._space + text
         stripped = text.rstrip()
         self._space = text[len(stripped) :]

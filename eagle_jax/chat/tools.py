@@ -61,7 +61,8 @@ def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools |
 
 
 def check_tools(tools: Any) -> list[Tool]:
-    """Tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object of them.
+    """Returns tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object
+    of them.
 
     Raises:
         ValueError: they are no tools, or two have one name.

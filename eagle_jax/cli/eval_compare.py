@@ -53,7 +53,7 @@ def _read(path: pathlib.Path) -> Answers:
 
 
 def _settings(file: pathlib.Path) -> dict[str, Any]:
-    """Settings of the run that a file belongs to; none if it lies by itself."""
+    """Returns the settings of the run that a file belongs to; none if it lies by itself."""
     return read_run(file.parent)["settings"] if (file.parent / RUN).exists() else {}
 
 

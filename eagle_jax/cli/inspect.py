@@ -80,7 +80,7 @@ def _megabytes(size: int) -> str:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings one by one; those of an inner config are named after it. What is not set is left out."""
+    """Yields settings one by one; those of an inner config are named after it. What is not set is left out."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -47,7 +47,7 @@ def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
 
 
 def new_table(first: str, *others: str, title: str | None = None) -> Table:
-    """Columns of numbers to the right of one of names."""
+    """Makes a table with a column of names and columns of numbers to its right."""
     shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
     shown.add_column(first)
     for heading in others:

@@ -134,7 +134,7 @@ def _account(event: events.Prepared, steps: int) -> Table:
 
 
 def _questions(path: str, limit: int | None) -> list[Question]:
-    """Questions in Spec-Bench's format, or what the user says first in conversations."""
+    """Returns questions in Spec-Bench's format, or what the user says first in conversations."""
     with pathlib.Path(path).open(encoding="utf-8", errors="replace") as file:
         if '"turns"' in file.readline():
             return read_questions(path, limit)

@@ -15,6 +15,6 @@ def first_sentence(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Kind and first line of an error, which may be long."""
+    """Returns the kind and first line of an error, which may be long."""
     line = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {line[:200]}"

@@ -74,7 +74,9 @@ _OCTETS = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes
 
 
 def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
-    """Returns a tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all values."""
+    """Returns a tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all
+    values.
+    """
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         begin, end = json.loads(file.read(header))[name]["data_offsets"]
@@ -158,7 +160,7 @@ class Weights:
         return unpacking.dense(stored.read(self._take_stored), stored.info.quant_type.levels)
 
     def take_quantized(self, name: str) -> packed.QuantizedTensor:
-        """Codes and scales of one quantized weight, once."""
+        """Returns codes and scales of one quantized weight, once."""
         info = self.info[name]
         if info.quant_type is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")

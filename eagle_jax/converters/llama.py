@@ -87,7 +87,7 @@ def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:
 
 
 def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:
-    """Parameters out of the tensors of a checkpoint, by the names that they have there.
+    """Returns the parameters out of the tensors of a checkpoint, by the names that they have there.
 
     Args:
         tensors: arrays of numpy or JAX.

@@ -145,7 +145,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
 
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values as they lie on disk, made one at a time."""
+    """Yields names and values as they lie on disk, made one at a time."""
     for slot in slots(rules, params).values():
         value = jax.tree.map(np.asarray, slot.leaf)
         for i, key in enumerate(slot.keys):

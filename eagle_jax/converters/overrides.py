@@ -70,7 +70,7 @@ def _has_rotary(inner: Mapping[str, Any], name: str) -> bool:
 
 
 def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary changes in both of transformers' spellings; `merged` has them beside the file's other ones."""
+    """Returns rotary changes in both of transformers' spellings; `merged` has them beside the file's other ones."""
     asked, stated = changes.get("rope_parameters"), entries.get("rope_parameters")
     if isinstance(asked, Mapping):
         for name in {*_ROTARY} & asked.keys() & changes.keys():
@@ -116,5 +116,5 @@ def _settings(stated: Any) -> dict[str, Any]:
 
 
 def _replaced(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the changes of those that are among them."""
+    """Returns settings with the changes of those that are among them."""
     return {name: changes.get(name, value) if name in _ROTARY else value for name, value in settings.items()}

@@ -47,7 +47,9 @@ def of_array(weight: QuantArray) -> QuantizedTensor:
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed form."""
+    """Returns words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed
+    form.
+    """
     spare = -codes.shape[1] % (32 // bits)
     offset = 0 if codes.dtype == np.uint8 else 2 ** (bits - 1)
     unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, spare))).astype(np.uint8)
@@ -57,7 +59,7 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def bits_of(words: int, inputs: int) -> int | None:
-    """Bits of each code, going by how many words hold the inputs; None if neither 4 nor 8."""
+    """Returns the number of bits of each code, going by how many words hold the inputs; None if neither 4 nor 8."""
     return next((bits for bits in (4, 8) if words == -(-inputs * bits // 32)), None)
 
 

@@ -112,7 +112,9 @@ def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]
 
 
 def _unread_matrices(weights: Weights, table: _Table) -> dict[str, None]:
-    """Matrices of other parts of the model, such as its layer for multi-token prediction: they stay floats."""
+    """Returns the matrices of other parts of the model, such as its layer for multi-token prediction: they stay
+    floats.
+    """
     read = {key for slot in table.slots.values() for key in slot.keys}
     others = (key for key, info in weights.info.items() if key not in read and len(info.shape) > 1)
     return dict.fromkeys(key for key in others if key.endswith(".weight"))

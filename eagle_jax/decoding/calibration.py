@@ -54,7 +54,7 @@ class Calibration:
     probability: Float[Array, "b d k"]
 
     def __call__(self, edges: Float[Array, "b *nodes"], depth: int) -> Float[Array, "b *nodes"]:
-        """Logarithms of the probabilities of guesses below nodes at `depth`; -inf of what is no guess.
+        """Computes the logarithms of the probabilities of guesses below nodes at `depth`; -inf of what is no guess.
 
         Args:
             edges: the drafter's log-probability of each token below its parent.
@@ -109,7 +109,7 @@ class Counts:
 
 
 def between_knots(edges: Float[Array, "*nodes"]) -> Float[Array, "*nodes k"]:
-    """Weights of the two knots that each log-probability lies between; they add up to 1."""
+    """Returns the weights of the two knots that each log-probability lies between; they add up to 1."""
     edges = jnp.where(edges > -jnp.inf, jnp.minimum(edges, 0.0), -jnp.inf)  # nan is no guess
     log_odds = edges - jnp.log(-jnp.expm1(edges))
     place = jnp.clip((log_odds - float(LOG_ODDS[0])) / STEP, 0.0, len(LOG_ODDS) - 1)[..., None]

@@ -30,7 +30,7 @@ def gumbel(key: UInt32[Array, "2"], size: int) -> Float[Array, "{size}"]:
 
 
 def _uniform(bits: UInt32[Array, "n"]) -> Float[Array, "n"]:
-    """Numbers in [0, 1) with the upper bits as their fraction."""
+    """Returns numbers in [0, 1) with the upper bits as their fraction."""
     one_to_two = (bits >> jnp.uint32(32 - MANTISSA)) | jnp.uint32(0x3F800000)
     return jax.lax.bitcast_convert_type(one_to_two, jnp.float32) - 1.0
 

@@ -87,7 +87,8 @@ class Settings:
 
 
 def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndarray, "b 2"]:
-    """Words of the random keys of requests: answer `samples[i]` (counted from 0) of a request with seed `seeds[i]`.
+    """Returns words of the random keys of requests: answer `samples[i]` (counted from 0) of a request with seed
+    `seeds[i]`.
 
     Answer 0 has the key of the seed, so the first of several answers is the single answer. Further answers fold a
     number counted down from 2**32 into it: positions are folded in from 0 upwards, and no answer's key may be the noise
@@ -106,12 +107,12 @@ def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndar
 
 
 def _keys(words: UInt32[Array | np.ndarray, "b 2"]) -> Key[Array, "b"]:
-    """Keys of the words that are all of them."""
+    """Returns the keys of the words that are all of them."""
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> Float[Array, "b n v"]:
-    """Gumbel noise over the vocabulary for the token at each absolute position.
+    """Returns Gumbel noise over the vocabulary for the token at each absolute position.
 
     A pure function of (the row's key, position). All nodes of one depth share a position: ask once per depth and gather
     with `at_depth`, which is a sixth of the work for the default tree.

@@ -22,7 +22,7 @@ class Scores:
         return Scores(self.logits[rows])
 
     def of_all(self) -> Float[Array, "*rows v"]:
-        """Scores of all tokens."""
+        """Returns the scores of all tokens."""
         return jax.nn.log_softmax(self.logits, axis=-1)
 
     def best(self, count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:

@@ -101,7 +101,7 @@ class Tree:
 
 
 def depth_below(ancestors: Bool[Array, "b n n"]) -> Int[Array, "b n"]:
-    """Edges between the root and each node: row sums of a tree's `ancestors`, less the node itself."""
+    """Returns edges between the root and each node: row sums of a tree's `ancestors`, less the node itself."""
     return jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
 
 

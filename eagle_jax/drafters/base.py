@@ -139,7 +139,7 @@ class Drafter(abc.ABC):
 
     @abc.abstractmethod
     def init(self, target: Target, batch: int, slots: int) -> Any:
-        """State before any text: `batch` rows, room for `slots` tokens each."""
+        """Returns the state before any text: `batch` rows, room for `slots` tokens each."""
 
     @abc.abstractmethod
     def observe(self, target: Target, state: Any, observed: CommittedRows) -> Any:

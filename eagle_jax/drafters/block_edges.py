@@ -58,7 +58,7 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
     candidates = head.candidates(logits)
 
     def below(level: int, before: Int[Array, "b f"]) -> Scores:
-        """Logits of the slot's candidates."""
+        """Returns the logits of the slot's candidates."""
         slot_candidates = candidates[:, level : level + 1]
 
         def part(values: Float[Array, "b n v"]) -> Float[Array, "b n c"]:

@@ -46,7 +46,7 @@ class Table:
         scores: Float[Array, "b r w"],
         counts: Bool[Array, "b r"],
     ) -> "Table":
-        """New candidates after `keys`; of rows with the same key the last that counts is kept."""
+        """Returns new candidates after `keys`; of rows with the same key the last that counts is kept."""
         later = jnp.triu(jnp.ones((keys.shape[1],) * 2, bool), 1)[None]
         again = jnp.any((keys[:, :, None] == keys[:, None, :]) & counts[:, None, :] & later, axis=2)
         at = jnp.where(counts & ~again, keys, self.tokens.shape[1])  # out of range: dropped

@@ -78,7 +78,7 @@ def _seconds(answers: list[Answer]) -> float:
 
 
 def too_long(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:
-    """Ids of the questions of which not even the first turn leaves room for an answer."""
+    """Returns the ids of the questions of which not even the first turn leaves room for an answer."""
     return [question.id for question in questions if prompter([_user(question.turns[0])]) is None]
 
 

@@ -112,7 +112,9 @@ def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> 
 
 
 def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, legend: bool = False) -> str:
-    """Shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend`, for a figure that stands alone."""
+    """Draws shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend`, for a figure that stands
+    alone.
+    """
     bottom, steps = 250, max((len(values) for values in series.values()), default=1)
     svg = Svg(bottom + 44, label)
     left, right = 60, WIDTH - 30
@@ -141,7 +143,7 @@ def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, lege
 
 
 def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str, axes: tuple[str, str]) -> str:
-    """Points of two shares, and the line on which they are equal; a colour for each series.
+    """Draws the points of two shares, and the line on which they are equal; a colour for each series.
 
     Args:
         series: points (x, y), by name.
@@ -170,7 +172,7 @@ def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str,
 
 
 def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
-    """Shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
+    """Draws shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
     columns = max((len(row) for row in rows.values()), default=1)
     cell = min((WIDTH - LEFT - 20) / columns, 70)
     svg = Svg(len(rows) * ROW + 44, label)
@@ -215,7 +217,9 @@ def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], 
 
 
 def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number], int]:
-    """Column and row of each node, and how many rows: a leaf takes one, others stand between their children."""
+    """Returns the column and row of each node, and how many rows: a leaf takes one, others stand between their
+    children.
+    """
     column: dict[int, int] = {}
     for node in parent:
         column[node] = column[parent[node]] + 1 if node else 0

@@ -121,7 +121,7 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
 def by_group(
     conversations: Mapping[str, Sequence[Conversation]], plain: str | None, *, tasks: bool
 ) -> dict[str, dict[str, Figures]]:
-    """Figures of every method: per group of questions, in order of appearance, and last of all, "overall".
+    """Returns the figures of every method: per group of questions, in order of appearance, and last of all, "overall".
 
     Args:
         conversations: by method; the same questions for each.

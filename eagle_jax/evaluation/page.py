@@ -47,12 +47,12 @@ def _depths(results: Results) -> str:
 
 
 def _sizes(results: Results) -> list[str]:
-    """Sizes of trees that steps had, in words."""
+    """Returns the sizes of trees that steps had, in words."""
     return [_size(nodes) for nodes in sorted({one.nodes for row in _overall(results) for one in row.spent})]
 
 
 def _budgets(results: Results) -> str | None:
-    """Seconds of steps by the size of their trees; None of answers that do not tell."""
+    """Returns the seconds of steps by the size of their trees; None of answers that do not tell."""
     sizes = _sizes(results)
     if not sizes:
         return None

@@ -115,7 +115,7 @@ def repeated(repeats: int) -> list[str]:
 def left_out(
     questions: int, skipped: int, turns: Mapping[str, int], talks: Sequence[Conversation], *, room: int, context: int
 ) -> list[str]:
-    """Sentences on what was not asked, or not in full; none when all was.
+    """Returns sentences on what was not asked, or not in full; none when all was.
 
     Args:
         questions, skipped: how many there are, and how many of them do not fit.

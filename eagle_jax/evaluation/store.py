@@ -172,7 +172,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by name, each a value that can be said: methods with their trees, groups of settings one by one."""
+    """Returns settings by name, each a value that can be said: methods with their trees, groups of settings one by
+    one.
+    """
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "methods":

@@ -123,7 +123,7 @@ def slots_of_caches(tokens: int, nodes: int) -> int:
 
 
 def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaConfig, HeadConfig | None]:
-    """Configurations of a pair, without its weights."""
+    """Returns the configurations of a pair, without its weights."""
     pair = known_pair(target)
     config = target_config(Path(target)) if pair is None else _config_of(pair)
     if means_mtp_layer(head):
@@ -271,14 +271,16 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
 
 
 def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
-    """Returns the bytes that the tokens of a pass add to the states of all layers, before they are written there."""
+    """Returns the number of bytes that the tokens of a pass add to the states of all layers, before they are
+    written there.
+    """
     size = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
     return size // (1 if config.latent is not None else parts)
 
 
 def _added(config: LlamaConfig, layer: int, item: int) -> int:
-    """Bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`; and those of
-    an input that the layer has of its own.
+    """Returns the number of bytes that a token adds to the state of a layer: keys and values, a latent vector, or
+    `DeltaRows`; and those of the layer's own input.
     """
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):

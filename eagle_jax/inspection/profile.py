@@ -115,7 +115,9 @@ def scopes_of(program: str) -> dict[str, str]:
 
 
 def phase_of(path: str) -> str | None:
-    """Returns the phase that an operation belongs to; None outside of them all. The phase with the most scopes counts."""
+    """Returns the phase that an operation belongs to; None outside of them all. The phase with the most scopes
+    counts.
+    """
     parts, best, phase_name = path.split("/"), 0, None
     for name, scopes in PHASES.items():
         matches = [next((m for part in parts if (m := re.fullmatch(scope, part))), None) for scope in scopes]
@@ -126,7 +128,7 @@ def phase_of(path: str) -> str | None:
 
 
 def by_phase(timed: Iterable[tuple[str, float]], scopes: Mapping[str, str]) -> dict[str, float]:
-    """Seconds of each phase, in the order of `PHASES`."""
+    """Returns the seconds of each phase, in the order of `PHASES`."""
     spent: dict[str, float] = {}
     for operation, seconds in timed:
         phase = phase_of(scopes.get(operation, ""))
@@ -147,7 +149,7 @@ def traces_in(folder: Path) -> set[Path]:
 
 
 def operations(traces: Iterable[Path]) -> list[tuple[str, float]]:
-    """Names and seconds of what ran during a trace."""
+    """Returns names and seconds of what ran during a trace."""
     with warnings.catch_warnings():  # jaxlib 0.12's reader gives one; as an error it ends the process
         warnings.simplefilter("ignore", DeprecationWarning)
         return [

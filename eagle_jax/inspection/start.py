@@ -70,7 +70,7 @@ class Start:
         return program.as_text()
 
     def _arguments(self, drafter: Drafter, steps: int | None) -> tuple[Any, ...]:
-        """Arguments of the loop's program. It takes its state over, so this one is a copy."""
+        """Returns the arguments of the loop's program. It takes its state over, so this one is a copy."""
         state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
         until, enough = (UNLIMITED, 1) if steps is None else (steps, len(state.done))
         limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
@@ -105,8 +105,8 @@ def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[],
 def seconds_per_step(
     start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None] = lambda: None
 ) -> dict[Any, float]:
-    """Seconds of a step with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
-    are timed three times, others oftener.
+    """Returns the seconds of a step with each drafter, in turns; the least, since what else the machine does only adds.
+    Slow ones are timed three times, others oftener.
     """
     for drafter in drafters.values():
         start.run(drafter, STEPS)  # compiles
@@ -129,7 +129,7 @@ def shortened(request: Request, tokens: int) -> Request:
 
 
 def greedy_requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Request]:
-    """Greedy answers to these prompts."""
+    """Returns greedy answers to these prompts."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )

@@ -54,7 +54,7 @@ class Parts:
 
 
 def tree_shape(model: Model, drafter: str | Drafter = "auto", tree: Any = "auto") -> TreeShape:
-    """Nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
+    """Returns nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
     return drafter_for(model, drafter, tree).shape
 
 

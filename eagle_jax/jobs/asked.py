@@ -125,7 +125,9 @@ def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswe
 
 
 def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
-    """Returns how the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and TypeError."""
+    """Returns how the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and
+    TypeError.
+    """
     stated = dict(call.options)
     seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
     stated.pop("cache_salt", None)  # nothing of others is shared here

@@ -204,7 +204,7 @@ class Job:
     def _answers(
         self, model: Model, window: Sequence[Row | Refused], decode: Callable[[Sequence[Request]], Iterator[Event]]
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, int]]]:
-        """Number and record of each row as it is finished, and what to count."""
+        """Yields the number and record of each row as it is finished, and what to count."""
         requests: list[Request] = []
         places: list[tuple[Asked, int]] = []  # the row of each request, and which of its requests it is
         for row in window:

@@ -16,7 +16,9 @@ def part_of(output: Path, host: int, hosts: int) -> Path:
 
 
 def share(rows: int, host: int, hosts: int) -> range:
-    """Numbers of the rows that a host answers: every `hosts`-th, so that all hosts get as much of everything."""
+    """Returns numbers of the rows that a host answers: every `hosts`-th, so that all hosts get as much of
+    everything.
+    """
     return range(host, rows, hosts)
 
 

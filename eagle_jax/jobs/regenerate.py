@@ -157,7 +157,9 @@ def _answer(model: Model, talks: Sequence[_Talk], sampling: dict[str, Any], batc
 
 
 def _prompt(model: Model, talk: _Talk, turn: int) -> list[int] | None:
-    """Token ids up to the next question; None if the last answer did not end by itself, or no room is left for one."""
+    """Returns token ids up to the next question; None if the last answer did not end by itself, or no room is left for
+    one.
+    """
     if turn and talk.finish != "stop":
         return None
     asked = [*talk.messages, talk.questions[turn]]
@@ -197,7 +199,7 @@ def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:
 
 
 def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
-    """Number and settings of a line that is ours, with or without its end; None of any other."""
+    """Returns the number and settings of a line that is ours, with or without its end; None of any other."""
     record = parsed(line)
     settings = record.get("generation") if isinstance(record, dict) else None
     if not isinstance(settings, dict) or "seed" not in settings or type(record.get("id")) is not int:

@@ -176,7 +176,9 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
 
 
 def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
-    """Returns the request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
+    """Returns the request of a row in our own form: messages, tools and forms as in OpenAI's, options as in
+    `generate`.
+    """
     fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
     prompts = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}

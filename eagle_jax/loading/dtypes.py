@@ -24,7 +24,7 @@ def dtype_of(dtype: Any) -> Any:
 
 
 def _capability(gpu: Any) -> float:
-    """CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
+    """Returns CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
     try:
         return float(gpu.compute_capability)
     except (AttributeError, TypeError, ValueError):
@@ -40,7 +40,9 @@ def dtype_of_draft(dtype: Any, targets: Any) -> Any:
 
 
 def dtype_name(dtype: Any = None) -> str | None:
-    """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
+    """Returns the name of the dtype that `load`, given the same, computes in on this machine; None is the target's
+    stored one.
+    """
     computed = dtype_of(dtype)
     return None if computed is None else jnp.dtype(computed).name
 

@@ -44,7 +44,7 @@ def default_target(head: str | Path | None = None) -> str:
 
 @functools.cache
 def _downloaded_default() -> str | None:
-    """SmolLM2's name once it is on this machine; None, after a line on stderr, if it cannot be had."""
+    """Returns SmolLM2's name once it is on this machine; None, after a line on stderr, if it cannot be had."""
     try:
         if not at_hand(DEFAULT_TARGET):
             print(f"Downloading {DEFAULT_TARGET}, 93 MB, once ...", file=sys.stderr)

@@ -172,7 +172,7 @@ def _load_draft(
 
 
 def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
-    """Texts of tokens that the target has."""
+    """Returns the texts of tokens that the target has."""
     store, size = read_datastore(path, tokenizer), target.config.vocab_size
     largest = int(jnp.max(store.tokens, initial=0))
     if largest >= size:
@@ -225,7 +225,7 @@ def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
 
 
 def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple[int, ...]:
-    """End-of-text ids: those in `changes`, else the generation config's, else the config's or a GGUF
+    """Returns end-of-text ids: those in `changes`, else the generation config's, else the config's or a GGUF
     file's, and the tokenizer's own.
 
     Raises:
@@ -248,7 +248,9 @@ def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple
 
 
 def _context(target: LM) -> int:
-    """Tokens that the target can read. Beside YaRN's settings configs state the stretched length, or the original."""
+    """Returns the number of tokens that the target can read. With YaRN configs state the stretched length, or the
+    original.
+    """
     rope, stated = target.config.rope, target.config.max_position_embeddings
     if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:
         return max(stated, round(rope.original_max_position_embeddings * rope.factor))

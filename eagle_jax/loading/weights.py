@@ -145,7 +145,7 @@ def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
 
 
 def _laid_out(model: Model, current: Any, source: Params, name: str) -> dict[str, Any]:
-    """Weights in decoding's layout, where the old ones are."""
+    """Returns weights in decoding's layout, where the old ones are."""
     if not isinstance(source, Mapping):
         raise ValueError(f"{name} is a {type(source).__name__}; expected parameters by name, a model, or a folder")
     expected = jax.eval_shape(lambda: current.stored_params)
@@ -162,7 +162,9 @@ _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="sprea
 
 
 def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
-    """New weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are kept."""
+    """Returns new weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are
+    kept.
+    """
     fitted: dict[str, Any] = {}
     for name, old in expected.items():
         path = f"{above}{name}"

@@ -40,7 +40,7 @@ def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> D
 
 
 def _at(tree: T, rows: Int[Array, "a"]) -> T:
-    """Some rows of arrays whose first axis is the batch; scalars are the whole batch's."""
+    """Returns some rows of arrays whose first axis is the batch; scalars are the whole batch's."""
 
     def take(node: Any) -> Any:
         if isinstance(node, Cache):

@@ -37,7 +37,7 @@ def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
 
 
 def worth(tree: Tree) -> Float[Array, "b n"]:
-    """Scores of nodes to compare them by; a parent never has less than its child."""
+    """Returns the scores of nodes to compare them by; a parent never has less than its child."""
     if tree.scores is not None:
         return jnp.where(jnp.isnan(tree.scores), -jnp.inf, tree.scores)
     return -jnp.broadcast_to(jnp.arange(tree.tokens.shape[1], dtype=jnp.float32), tree.tokens.shape)

@@ -103,7 +103,9 @@ def draft_tree(
     noise: Float[Array, "b d v"] | None,
     mode: Sampling,
 ) -> tuple[Tree, Any]:
-    """Returns the drafter's tree and its new state. `noise` is that of the positions after `length`; None for greedy."""
+    """Returns the drafter's tree and its new state. `noise` is that of the positions after `length`; None for
+    greedy.
+    """
     # of the text so far: penalties for the guesses themselves are left to the target
     text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
     automata = params.automata
@@ -251,7 +253,7 @@ def compiled_advance() -> Any:
 def noise_after(
     target: Target, params: BatchParams, length: Int[Array, "b"], count: int, mode: Sampling
 ) -> Float[Array, "b d v"] | None:
-    """Noise of the `count` positions that follow position `length`."""
+    """Returns the noise of the `count` positions that follow position `length`."""
     if not mode.sampled:
         return None
     positions = length[:, None] + 1 + jnp.arange(count, dtype=jnp.int32)[None]

@@ -22,31 +22,35 @@ class NodeRows(abc.ABC):
 
     @abc.abstractmethod
     def spread(self, values: T) -> T:
-        """Values of all nodes, `[b n ..]`, for tokens to be drawn: by request, or as if each node were a request."""
+        """Returns the values of all nodes, `[b n ..]`, for tokens to be drawn: by request, or as if each node were a
+        request.
+        """
 
     @abc.abstractmethod
     def to_draw(self, rows: Array) -> Array:
-        """Rows of the pass as `spread` has them."""
+        """Returns the rows of the pass as `spread` has them."""
 
     @abc.abstractmethod
     def settings(self, values: T) -> T:
-        """Values of each request, `[b ..]`, for the rows of `spread`."""
+        """Returns the values of each request, `[b ..]`, for the rows of `spread`."""
 
     @abc.abstractmethod
     def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
-        """Noise of each depth for the nodes at these depths, as `spread` has them."""
+        """Returns the noise of each depth for the nodes at these depths, as `spread` has them."""
 
     @abc.abstractmethod
     def collect(self, values: Array) -> Array:
-        """Values as `spread` has them for all nodes, `[b n ..]`; zeros of nodes that the pass leaves out."""
+        """Returns values as `spread` has them for all nodes, `[b n ..]`; zeros of nodes that the pass leaves out."""
 
     @abc.abstractmethod
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        """Rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
+        """Returns the rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
 
     @abc.abstractmethod
     def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        """Returns the rows that some nodes add to the state of each layer, `[b k p c]`: their keys and values, mostly."""
+        """Returns the rows that some nodes add to the state of each layer, `[b k p c]`: their keys and values,
+        mostly.
+        """
 
 
 @pytree
@@ -126,7 +130,7 @@ class OneRow(NodeRows):
         return FlatRows(request=self.request, begin=self.begin, count=self.count, most=self.nodes)
 
     def row(self, values: Array) -> Array:
-        """Values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
+        """Returns the values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
         return values[self.request, self.node]
 
     def inputs(
@@ -170,5 +174,5 @@ class OneRow(NodeRows):
         return jax.tree.map(rows, added)
 
     def _zero_invalid(self, values: Array, is_valid: Bool[Array, "b p"]) -> Array:
-        """Zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
+        """Returns zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
         return jnp.where(is_valid.reshape(*is_valid.shape, *[1] * (values.ndim - 2)), values, 0)

@@ -191,7 +191,7 @@ def empty_state(
 def _without_answers(
     tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: int, vocab_size: int
 ) -> DecodeState:
-    """Rows that are done and have no answers."""
+    """Returns rows that are done and have no answers."""
     places = (*tokens.shape, min(TOP, vocab_size))
     batch = tokens.shape[0]
     no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)

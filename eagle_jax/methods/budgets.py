@@ -127,7 +127,7 @@ def device() -> str:
 
 
 def fingerprint(model: Model, method: str) -> str:
-    """Shapes and dtypes of the target's weights and of what drafts, as sixteen hexadecimal digits.
+    """Returns shapes and dtypes of the target's weights and of what drafts, as sixteen hexadecimal digits.
 
     How many tokens one pass of a head drafts shows in no shape, nor how many there are to choose among.
     """

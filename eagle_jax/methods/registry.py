@@ -277,7 +277,9 @@ def _shares(model: Model, name: str, tree: TreePolicy) -> bool:
 
 
 def _shared(model: Model, name: str, rows: int, tree: TreePolicy) -> Drafter:
-    """Returns the drafter whose trees, of twice as many nodes as each request has room for, share that of all of them."""
+    """Returns the drafter whose trees, of twice as many nodes as each request has room for, share that of all of
+    them.
+    """
     key = "shared", name, rows
     if key not in model.drafters:
         trees = METHODS[name].trees

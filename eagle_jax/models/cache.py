@@ -158,7 +158,7 @@ class Cache:
 def empty_kv(
     batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike, *, has_values: bool = True
 ) -> KVState:
-    """Keys and values of nothing."""
+    """Returns keys and values of nothing."""
     shape = batch, heads, slots, head_dim  # two arrays, not one twice: a buffer can be donated only once
     return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype) if has_values else None)
 
@@ -176,7 +176,7 @@ def joined(old: LayerRows | None, new: LayerRows) -> LayerRows:
 # Both are traced once for all layers of a program; XLA inlines the calls.
 @jax.jit
 def rows_at(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
-    """Rows of some nodes of a pass, by head."""
+    """Returns the rows of some nodes of a pass, by head."""
     return jnp.take_along_axis(rows, nodes[:, None, :, None], axis=2)
 
 

@@ -70,7 +70,7 @@ class DFlash(AnyHead):
 
     @staticmethod
     def init(config: DFlashConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "DFlash":
-        """Random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
+        """Initialises random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
         params = DFlashModule(config, dtype).init(key, taps, *at, method=DFlashModule.initialise)["params"]
@@ -149,7 +149,7 @@ class DFlash(AnyHead):
         state: Float[Array, "*rows s"],
         candidates: Int[Array, "*slots k"] | None = None,
     ) -> tuple[Float[Array, "*rows k"], Float[Array, "*rows s"]]:
-        """Logits of what follows given tokens, and the state of the paths that they end.
+        """Computes the logits of what follows given tokens, and the state of the paths that they end.
 
         Args:
             slots: one slot for each row of tokens, or of shapes that broadcast to them.
@@ -181,16 +181,18 @@ class DFlash(AnyHead):
         return ops.top_k(logits, self.max_children)[1]
 
     def confidence_logits(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Logits of `confidence`, for a loss."""
+        """Computes the logits of `confidence`, for a loss."""
         logits = self._apply(slots.out, previous, method=DFlashModule.confidence)
         return jnp.broadcast_to(logits, previous.shape)
 
     def confidence(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns the probability that the token drafted at a slot is accepted, given the tokens before (target ids)."""
+        """Returns the probability that the token drafted at a slot is accepted, given the tokens before (target
+        ids).
+        """
         return jax.nn.sigmoid(self.confidence_logits(slots, previous))
 
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Embeddings of the block's tokens (target ids)."""
+        """Returns the embeddings of the block's tokens (target ids)."""
         if self.config.own_embedding:
             x = self._apply(tokens, method=DFlashModule.embed).astype(target.activations)
         else:
@@ -198,7 +200,7 @@ class DFlash(AnyHead):
         return x * jnp.asarray(self.config.input_embedding_scale, x.dtype)
 
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
-        """Logits over the draft vocabulary, in float32, for outputs of slots."""
+        """Computes logits over the draft vocabulary, in float32, for outputs of slots."""
         c, has_output_matrix = self.config, self.config.draft_vocab_size is not None
         logits = self._apply(out, method=DFlashModule.logits) if has_output_matrix else target.logits(out)
         logits = logits * c.output_multiplier
@@ -208,7 +210,9 @@ class DFlash(AnyHead):
     def _blocks(
         self, target: Target, roots: Int[Array, "b a"], at: Int[Array, "b a"], slots: int
     ) -> tuple[Float[Array, "b n h"], Int[Array, "b n"]]:
-        """Embeddings and positions of blocks of `slots` each, one after the other, whose roots stand at `at`."""
+        """Returns embeddings and positions of blocks of `slots` each, one after the other, whose roots stand at
+        `at`.
+        """
         batch, blocks = roots.shape
         masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)

@@ -35,7 +35,7 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Embeddings of tokens (target ids)."""
+        """Returns the embeddings of tokens (target ids)."""
 
     @abc.abstractmethod
     def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
@@ -45,11 +45,13 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
-        """Logits over the draft vocabulary, in float32, for outputs of `forward`."""
+        """Computes logits over the draft vocabulary, in float32, for outputs of `forward`."""
 
     @abc.abstractmethod
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
-        """Returns the guessed final hidden states of the target, for a loss on features; None if the head guesses none."""
+        """Returns the guessed final hidden states of the target, for a loss on features; None if the head guesses
+        none.
+        """
 
     def forward(
         self,
@@ -61,7 +63,8 @@ class DraftHead(AnyHead):
         draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-        """Outputs of `n` slots, which are also what the next draft step reads as features, and their own K/V.
+        """Computes the outputs of `n` slots, which are also what the next draft step reads as features, and their own
+        K/V.
 
         Args:
             visible: which fresh rows each slot sees: the `p` rows draft_kv first, then the `n` own rows (`m = p + n`);
@@ -83,13 +86,15 @@ class DraftHead(AnyHead):
         visible: Bool[Array, "b n n"],
         cache: Cache,
     ) -> tuple[LayerRows, ...]:
-        """Keys and values that `forward` gives of its slots, without outputs: the last layer does not attend."""
+        """Computes the keys and values that `forward` gives of its slots, without outputs: the last layer does not
+        attend.
+        """
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
         arguments = embeddings, features.astype(embeddings.dtype), inputs, cache
         return self._apply(*arguments, method="keys_and_values")
 
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        """Outputs over whole sequences, causally, without a cache."""
+        """Computes outputs over whole sequences, causally, without a cache."""
         batch, n, _ = features.shape
         cache = self.empty_cache(batch, 0, embeddings.dtype)
         cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))

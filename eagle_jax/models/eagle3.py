@@ -66,7 +66,7 @@ class FirstLayer(nn.Module):
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
     ) -> LayerRows:
-        """Keys and values of its attention, without the rest of the layer."""
+        """Computes the keys and values of its attention, without the rest of the layer."""
         return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), None, inputs)
 
     def _both(self, embeddings: Float[Array, "b n h"], normed: Float[Array, "b n h"]) -> Float[Array, "b n i"]:
@@ -156,7 +156,7 @@ class Head3(DraftHead):
 
     @staticmethod
     def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":
-        """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
         params = Eagle3Head(config, dtype).init(key, taps, *at, method=Eagle3Head.initialise)["params"]
@@ -178,7 +178,7 @@ class Head3(DraftHead):
         return self._apply(out, method=Eagle3Head.logits)
 
     def mask_rows(self, target: Target, batch: int, rows: int) -> tuple[Float[Array, "b n h"], Float[Array, "b n h"]]:
-        """Embeddings and features of mask rows, n in each row of a batch."""
+        """Returns embeddings and features of mask rows, n in each row of a batch."""
         assert self.config.mask is not None
         embedding = self.embed(target, jnp.full((1, 1), self.config.mask.token_id, jnp.int32))
         feature = self._apply(embedding.dtype, method=Eagle3Head.mask_feature)
@@ -188,8 +188,8 @@ class Head3(DraftHead):
     def draft(
         self, target: Target, out: Float[Array, "b h"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> Float[Array, "b p d"]:
-        """Logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places after the root, all from
-        one pass over mask rows.
+        """Computes logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places after the root,
+        all from one pass over mask rows.
 
         Args:
             out: the output at the last row of text, which `forward` made together with its keys and values.

@@ -58,7 +58,7 @@ class DeltaInputs:
         return DeltaInputs(visible, earlier, num_valid(positions >= 0), cache_rows, flat)
 
     def by_request(self, rows: Float[Array, "b n e"]) -> Float[Array, "y m e"]:
-        """Rows of the pass, with padding where requests share one."""
+        """Returns the rows of the pass, with padding where requests share one."""
         return rows if self.flat is None else jnp.where(self.flat.is_token[..., None], rows[0][self.flat.places], 0)
 
     def in_pass(self, rows: Float[Array, "y m e"]) -> Float[Array, "b n e"]:
@@ -142,7 +142,7 @@ class GatedDeltaNet(nn.Module):
         return out.swapaxes(1, 2).reshape(*qkv.shape[:2], -1), added
 
     def _projected(self, x: Float[Array, "b n h"], num_valid: Int[Array, ""]) -> tuple[Array, ...]:
-        """Queries, keys and values side by side, the gate, and the logits of rate and decay."""
+        """Returns queries, keys and values side by side, the gate, and the logits of rate and decay."""
         if not self.net.fused:
             maps = self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
             return tuple(linear(x, num_valid) for linear in maps)

@@ -138,7 +138,7 @@ class Heads(AnyHead):
         """
 
     def logits(self, level: int, x: Float[Array, "b n w"]) -> Float[Array, "b n v"]:
-        """Logits in float32 for the token at depth `level + 1`, by head `level`, which reads `x`."""
+        """Computes logits in float32 for the token at depth `level + 1`, by head `level`, which reads `x`."""
         return self._apply(level, x)
 
     @property
@@ -169,7 +169,7 @@ class Medusa(Heads):
 
     @staticmethod
     def init(config: MedusaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Medusa":
-        """Random weights (normal, 0.02)."""
+        """Initialises random weights (normal, 0.02)."""
         return Medusa(params=_initial(config, key, dtype), config=config)
 
     def over_text(
@@ -186,7 +186,7 @@ class Hydra(Heads):
 
     @staticmethod
     def init(config: HydraConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Hydra":
-        """Random weights (normal, 0.02)."""
+        """Initialises random weights (normal, 0.02)."""
         return Hydra(params=_initial(config, key, dtype), config=config)
 
     @property

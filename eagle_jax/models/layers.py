@@ -90,7 +90,7 @@ class Embedding(nn.Module):
         return ops.embed(self.embedding, tokens, ops.activation_dtype(self.dtype))
 
     def attend(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
-        """Logits by the transposed table, in float32."""
+        """Computes logits by the transposed table, in float32."""
         return ops.linear(hidden, ops.Affine(self.embedding), num_valid=num_valid, dtype=jnp.float32)
 
 

@@ -63,7 +63,7 @@ def head_dim_in(path: str, head_dim: int | tuple[int, ...]) -> int:
 
 
 def for_files(params: Mapping[str, Any]) -> Params:
-    """Parameters as files hold them: `for_decoding` undone, bit for bit but for scales of groups on GPUs.
+    """Returns parameters as files hold them: `for_decoding` undone, bit for bit but for scales of groups on GPUs.
 
     Parameters that were never packed are returned as they are.
     """
@@ -109,7 +109,7 @@ def _joined(parts: list[Params], join: Callable[..., jax.Array]) -> Params:
 
 
 def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Array:
-    """Rows `[k g c, ..]` of several matrices to `[k, g + .., c, ..]`."""
+    """Returns rows `[k g c, ..]` of several matrices to `[k, g + .., c, ..]`."""
     return jnp.concatenate([rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in parts], axis=1)
 
 

@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         return x, added
 
     def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> LayerRows:
-        """Keys and values of its attention, without the rest of the layer."""
+        """Computes the keys and values of its attention, without the rest of the layer."""
         return self.self_attn.keys_and_values(x, self._input_norm(x.shape[-1]), inputs)
 
     def _input_norm(self, size: int) -> ops.Norm | None:
@@ -160,8 +160,8 @@ class Llama(nn.Module):
         flat: FlatRows | None = None,
         is_chain: bool = False,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[LayerRows, ...]]:
-        """Final hidden states, the residual stream entering each layer in `taps`, and what the tokens add to the state
-        of each layer.
+        """Computes the final hidden states, the residual stream entering each layer in `taps`, and what the tokens add
+        to the state of each layer.
 
         The tap `num_hidden_layers` is what leaves the last layer, before the final norm. With `is_chain` each token
         sees all before it, which spares recurrent layers the products of all pairs of tokens.

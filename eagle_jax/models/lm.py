@@ -36,7 +36,7 @@ class LM:
 
     @staticmethod
     def init(config: LlamaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "LM":
-        """Random weights (normal, 0.02)."""
+        """Initialises random weights (normal, 0.02)."""
         return LM(params=_random_params(key, config, np.dtype(dtype)), config=config)
 
     @property
@@ -70,11 +70,11 @@ class LM:
         return empty_cache(self.config, batch, slots, self.activations)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Token embeddings."""
+        """Returns token embeddings."""
         return self._apply(tokens, method=Llama.embed)
 
     def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
-        """Output logits in float32 for final hidden states (or for a draft head's guess of them).
+        """Computes the output logits in float32 for final hidden states (or for a draft head's guess of them).
 
         Args:
             num_valid: leading rows of `[b * n]` that are not padding; the others' logits are finite. None is all.
@@ -117,7 +117,7 @@ class LM:
         return self.forward(tokens, *causal(batch, n), cache, taps, is_chain=True)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
-        """Hidden states and logits of whole sequences, causally, without a cache."""
+        """Computes the hidden states and logits of whole sequences, causally, without a cache."""
         hidden = self.causal(tokens).hidden
         return hidden, self.logits(hidden)
 
@@ -133,7 +133,7 @@ def _random_params(key: jax.Array, config: LlamaConfig, dtype: np.dtype) -> Para
 
 
 def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:
-    """Positions and ancestors of a chain that starts a text."""
+    """Computes positions and ancestors of a chain that starts a text."""
     positions = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None], (batch, n))
     return positions, jnp.broadcast_to(jnp.tril(jnp.ones((n, n), bool))[None], (batch, n, n))
 

@@ -206,7 +206,9 @@ def is_quantized(params: Params) -> bool:
 
 
 def flat(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every parameter with its path, such as `layers_0/self_attn/o_proj/weight`; a rounded one is one parameter."""
+    """Yields every parameter with its path, such as `layers_0/self_attn/o_proj/weight`; a rounded one is one
+    parameter.
+    """
     for name, value in params.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{name}/")

@@ -12,7 +12,7 @@ from eagle_jax.ops import CosSin, computed_once
 
 
 def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:
-    """Cosines and sines for tokens at `positions`, in float32; None rotates by nothing, which changes no bit.
+    """Computes cosines and sines for tokens at `positions`, in float32; None rotates by nothing, which changes no bit.
 
     bfloat16 would round position 257 to 256, and sin(257) is not sin(256).
 
@@ -41,7 +41,8 @@ def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Radians by which each rotated pair of a head turns from one position to the next, mostly `[head_dim / 2]`.
+    """Returns radians by which each rotated pair of a head turns from one position to the next, mostly `[head_dim /
+    2]`.
 
     Args:
         rope: of any kind but `dynamic` and `longrope`, whose frequencies depend on the length seen.

@@ -59,15 +59,17 @@ class Target(Protocol):
         ...
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """Returns a cache for `slots` tokens a row, with nothing in it; the loop writes what `forward` returns as `kv`."""
+        """Returns a cache for `slots` tokens a row, with nothing in it; the loop writes what `forward` returns as
+        `kv`.
+        """
         ...
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Token embeddings, for drafters that read them; without positions."""
+        """Returns token embeddings, for drafters that read them; without positions."""
         ...
 
     def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
-        """Logits in float32 for final hidden states, or for a draft head's guess of them.
+        """Computes logits in float32 for final hidden states, or for a draft head's guess of them.
 
         Args:
             num_valid: leading rows of `[b * n]` that are not padding. The others' logits are not read, but have to be

@@ -94,7 +94,9 @@ def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs:
 def _project(
     x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int
 ) -> tuple[Heads, Float[Array, "b h n c"] | None]:
-    """Queries and keys, rotated, and values by head, as far as there are maps for them, and the logits of gates."""
+    """Computes queries and keys, rotated, and values by head, as far as there are maps for them, and the logits of
+    gates.
+    """
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 

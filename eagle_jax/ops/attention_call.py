@@ -91,13 +91,13 @@ Backend = Callable[[AttentionCall], Float[Array, "b k r c"]]
 
 
 def nothing(shape: tuple[int, ...]) -> Sums:
-    """Initial state of rows `[.., r, c]`."""
+    """Returns the initial state of rows `[.., r, c]`."""
     one = (*shape[:-1], 1)
     return jnp.full(one, NOTHING_SEEN, jnp.float32), jnp.zeros(one, jnp.float32), jnp.zeros(shape, jnp.float32)
 
 
 def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: float | None) -> Float[Array, "*b r s"]:
-    """Products of queries and keys, multiplied in the keys' dtype and accumulated in float32."""
+    """Computes the products of queries and keys, multiplied in the keys' dtype and accumulated in float32."""
     products = jnp.einsum(
         "...rc,...sc->...rs",
         q.astype(keys.dtype),

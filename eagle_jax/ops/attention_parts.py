@@ -38,7 +38,7 @@ def in_parts(
 
 
 def scores_size(case: AttentionCall) -> int:
-    """Bytes of the larger of the scores over the cache and over the fresh rows."""
+    """Returns the number of bytes of the larger of the scores over the cache and over the fresh rows."""
     batch, heads, rows, _ = case.q.shape
     return 4 * batch * heads * rows * max(case.slots, case.named)
 

@@ -52,7 +52,7 @@ def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def prefixes(slots: int) -> list[int]:
-    """Sizes of the prefixes of a cache that are read: powers of two, and all of it."""
+    """Returns the sizes of the prefixes of a cache that are read: powers of two, and all of it."""
     sizes = [size for size in (SMALLEST << power for power in range(slots.bit_length())) if size < slots]
     return [*sizes, slots]
 

@@ -144,7 +144,9 @@ def settings() -> dict[str, str]:
 
 
 def tracing_context() -> Hashable:
-    """Returns all that operations read while they are traced and that is no argument: a key for what was traced before."""
+    """Returns all that operations read while they are traced and that is no argument: a key for what was traced
+    before.
+    """
     trial, calls = _forced.get(), recorder()
     on_trial = None if trial is None else (trial.operation, trial.candidate), None if calls is None else id(calls)
     read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items()), on_trial

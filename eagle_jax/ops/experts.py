@@ -162,7 +162,7 @@ def _mlp(
 def _in_order(
     x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray, expert: Int[Array, "p"]
 ) -> Float[Array, "p i"]:
-    """Inputs in the order of the codes of each one's expert."""
+    """Returns inputs in the order of the codes of each one's expert."""
     if not isinstance(stack, QuantArray) or stack.order is None:
         return x
     return jnp.take_along_axis(x, stack.order[expert], axis=1)

@@ -54,7 +54,7 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-        """Rows of a weight `[out, in]`, in its dtype."""
+        """Returns the rows of a weight `[out, in]`, in its dtype."""
 
     @property
     def ndim(self) -> int:

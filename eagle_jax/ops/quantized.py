@@ -77,7 +77,7 @@ class QuantType:
         return self.code_dtype_on(jax.default_backend())
 
     def code_dtype_on(self, platform: str) -> np.dtype:
-        """Dtype of codes on a platform, such as "cpu" or "tpu"."""
+        """Returns the dtype of codes on a platform, such as "cpu" or "tpu"."""
         if self.levels == E4M3:
             return np.dtype(jnp.float8_e4m3fn)
         signed = self.levels == INT and not self.has_minima
@@ -86,7 +86,7 @@ class QuantType:
         return np.dtype(jnp.int4 if signed else jnp.uint4)
 
     def groups(self, inputs: int) -> int:
-        """Number of scales of each output."""
+        """Returns the number of scales of each output."""
         return 1 if self.group is None else inputs // self.group
 
     def over(self, inputs: int) -> "QuantType":
@@ -162,7 +162,7 @@ def quantize(weight: Float[Array, "*o i"], quant_type: QuantType, dtype: DTypeLi
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _quantized(weight: Float[Array, "*o i"], quant_type: QuantType, stored: np.dtype) -> dict[str, Array]:
-    """Codes, scales and minima."""
+    """Computes codes, scales and minima."""
     parts = weight.astype(jnp.float32).reshape(*weight.shape[:-1], quant_type.groups(weight.shape[-1]), -1)
     highest, deepest = jnp.max(parts, axis=-1, keepdims=True), jnp.min(parts, axis=-1, keepdims=True)
     levels = 2**quant_type.bits
@@ -201,7 +201,7 @@ def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
 
 
 def rows_of(table: Array | QuantArray, indices: Int[Array, "n"]) -> Array:
-    """Rows of a weight `[out, in]`, in its dtype."""
+    """Returns the rows of a weight `[out, in]`, in its dtype."""
     return dense(map_parts(lambda part: part[indices], table))
 
 

@@ -43,5 +43,5 @@ def reference(
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
-    """Index of the largest value of each row, the lowest of equal ones; any index for a row with NaN."""
+    """Returns the index of the largest value of each row, the lowest of equal ones; any index for a row with NaN."""
     return dispatch("argmax", sharding.argmax, jax.lax.stop_gradient(values))

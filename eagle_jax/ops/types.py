@@ -135,7 +135,7 @@ class FlatRows:
         return jnp.minimum(index, len(self.request) - 1)
 
     def in_row(self, rows: Array) -> Array:
-        """Rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
+        """Returns the rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
         index = jnp.arange(len(self.request), dtype=jnp.int32)
         request_row = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
         is_row = (index < jnp.sum(self.count)).reshape(-1, *(1,) * (rows.ndim - 2))

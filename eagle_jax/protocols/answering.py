@@ -44,7 +44,7 @@ class Answering:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
 
     def usage(self, results: Sequence[Result], reasoning_tokens: int = 0) -> dict[str, Any]:
-        """Tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
+        """Returns tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
         `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
 
         Args:

@@ -68,7 +68,9 @@ def _system(fields: Fields) -> str | None:
 
 
 def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
-    """Yields a message as chats have it: what functions answered are messages of their own, before what a person says."""
+    """Yields a message as chats have it: what functions answered are messages of their own, before what a person
+    says.
+    """
     role = fields.require("role", text)
     if role not in ("user", "assistant", "system"):
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
@@ -99,7 +101,7 @@ def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
 
 
 def _tools(fields: Fields) -> dict[str, Any]:
-    """Functions and the choice among them, as chats have them."""
+    """Returns functions and the choice among them, as chats have them."""
     tools = []
     for tool in fields.each("tools", fields.take("tools", anything, [])):
         tool.only({"type": ["custom"]})

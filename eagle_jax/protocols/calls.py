@@ -246,7 +246,7 @@ def _stated(name: str, value: Any) -> dict[str, Any]:
 
 
 def _prompts(value: Any) -> list[Any]:
-    """Text, token ids, or a list of either."""
+    """Returns text, token ids, or a list of either."""
     if isinstance(value, str):
         return [value]
     items = listed("prompt", value)

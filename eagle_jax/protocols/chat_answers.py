@@ -83,7 +83,9 @@ class ChatAnswers:
         return {name: value for name, value in answer.message.items() if name not in hidden}
 
     def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | Thought | dict[str, Any]]:
-        """Yields the texts, the reasoning, and the complete calls in OpenAI's form, that a piece of an answer brings."""
+        """Yields the texts, the reasoning, and the complete calls in OpenAI's form, that a piece of an answer
+        brings.
+        """
         for delta in self.deltas(answering, index, new):
             if "content" in delta:
                 yield delta["content"]

@@ -88,7 +88,7 @@ class _Counter:
 
 
 def finish_reason(result: Result) -> str:
-    """OpenAI's word; an answer that took too long is cut as one that grew too long."""
+    """Returns OpenAI's word; an answer that took too long is cut as one that grew too long."""
     return "length" if result.finish_reason == CANCELLED else result.finish_reason
 
 

@@ -69,7 +69,7 @@ def _calls(fields: Fields) -> dict[str, Any]:
 
 
 def _arguments(name: str, value: Any) -> dict[str, Any]:
-    """Arguments of a call: text of a JSON object, or one."""
+    """Returns the arguments of a call: text of a JSON object, or one."""
     try:
         return mapping(name, arguments_of(value, f"{name} is"))
     except FieldError:

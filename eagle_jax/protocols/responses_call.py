@@ -110,7 +110,7 @@ def _form(fields: Fields) -> dict[str, Any]:
 
 
 def _tools(fields: Fields) -> dict[str, Any]:
-    """Functions and the choice among them, as chats have them."""
+    """Returns functions and the choice among them, as chats have them."""
     tools = []
     for tool in fields.each("tools", fields.take("tools", anything, [])):
         kind = tool.require("type", text)

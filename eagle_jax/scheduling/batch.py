@@ -247,7 +247,7 @@ class Batch:
     def _inputs(
         self, params: BatchParams, state: DecodeState, drafter: Drafter, until: int, enough: int, places: list[int]
     ) -> tuple[Any, ...]:
-        """Arguments of `compiled_advance`."""
+        """Returns the arguments of `compiled_advance`."""
         others = [state, np.array(until, np.int32), np.array(enough, np.int32)]
         if len(places) < len(state.done):
             others.append(np.array(places, np.int32))
@@ -263,7 +263,7 @@ class Batch:
         return {"mode": mode, "sharding": self.model.sharding}
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
-        """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
+        """Returns arguments whose shapes follow from a few numbers: on one device, beside the same models."""
         if self.model.sharding is not None:
             return params, *others
         processor = params.processor
@@ -281,7 +281,7 @@ class Batch:
         return dataclasses.replace(self.params, processor=self._logits_tables.of(padded, self.tables))
 
     def _empty(self) -> Running:
-        """Rows that are done before they begin."""
+        """Returns rows that are done before they begin."""
         params, tokens = batch_inputs(self.model, self.drafter, [row.request for row in self.rows], self.shape)
         state, _ = programs.call(
             compiled_empty_state(),

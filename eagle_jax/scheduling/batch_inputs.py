@@ -23,8 +23,8 @@ T = TypeVar("T")
 def batch_inputs(
     model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape, tables: Sequence[TableSizes] = ()
 ) -> tuple[BatchParams, jax.Array | np.ndarray]:
-    """Parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a program
-    takes those in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
+    """Returns parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a
+    program takes those in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
     """
     rows = rows_for(model, len(requests))
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
@@ -62,10 +62,10 @@ def processor_for(
 
 
 def sharded_arrays(model: Model, tree: T) -> T:
-    """Arrays of a batch, over the model's devices."""
+    """Returns the arrays of a batch, over the model's devices."""
     return tree if model.sharding is None else model.sharding.put(tree, model.sharding.state)
 
 
 def placed(model: Model, tree: T) -> T:
-    """Arrays that many calls take, on the model's devices."""
+    """Returns arrays that many calls take, on the model's devices."""
     return jax.device_put(tree) if model.sharding is None else sharded_arrays(model, tree)

@@ -48,12 +48,14 @@ class ByLoad:
         return f"trees by answers at a time ({', '.join(parts)}{changes})"
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
-        """Rows of the smallest step that so many take part in, and the drafter expected to be fastest for it."""
+        """Returns the rows of the smallest step that so many take part in, and the drafter expected to be fastest for
+        it.
+        """
         size = self.rows_for(running)
         return size, self._expected[size]
 
     def rows_for(self, running: int) -> int:
-        """Rows of the smallest step that so many take part in."""
+        """Returns the number of rows of the smallest step that so many take part in."""
         return next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
 
     @property
@@ -93,7 +95,7 @@ def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -
 
 
 def _sizes(most: int) -> list[int]:
-    """Numbers of rows that steps are compiled for."""
+    """Returns numbers of rows that steps are compiled for."""
     sizes = [1]
     while sizes[-1] < most:
         sizes.append(min(most, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))

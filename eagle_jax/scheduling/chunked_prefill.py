@@ -115,7 +115,7 @@ class ChunkedPrefill:
         return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
 
     def _begin(self) -> PrefillState:
-        """Caches in which nothing is read: those of an earlier prompt, or new ones."""
+        """Returns caches in which nothing is read: those of an earlier prompt, or new ones."""
         batch, sharding = self._batch, self._batch.model.sharding
         spare, batch.spare = batch.spare, None
         if spare is None:

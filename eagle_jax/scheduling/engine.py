@@ -157,11 +157,13 @@ class Engine:
         return self._enqueue(self._scoring.waiting, tickets)
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
-        """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
+        """Returns the number of tokens that an answer may have here: `max_new_tokens`, or all that there is room for;
+        raises as `encode`.
+        """
         return self.intake.room_for(prompt, max_new_tokens)
 
     def encode(self, prompt: Any) -> list[int]:
-        """Token ids of a prompt; raises what `submit_all` raises of it."""
+        """Returns the token ids of a prompt; raises what `submit_all` raises of it."""
         return self.intake.encode(prompt)
 
     @property
@@ -176,7 +178,9 @@ class Engine:
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     def findings(self) -> list[Budget]:
-        """Returns the fastest trees so far, for `budgets.keep`; empty where none is known yet, or a tree was asked for."""
+        """Returns the fastest trees so far, for `budgets.keep`; empty where none is known yet, or a tree was asked
+        for.
+        """
         measured = self._scheduler.measured
         return [] if measured is None else measured.findings(self._choice, self._scheduler.shape.slots)
 

@@ -77,7 +77,9 @@ def _without_counts(new: Running, batch: Running) -> Running:
 
 
 def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) -> Any:
-    """Keys and values of caches, with the first `used` slots of the row of `new`, in whole blocks, at `place`."""
+    """Returns keys and values of caches, with the first `used` slots of the row of `new`, in whole blocks, at
+    `place`.
+    """
 
     def put_block(index: Int[Array, ""], old: Any) -> Any:
         return jax.tree.map(lambda old, new: _put_block(old, new, place, index * BLOCK), old, new)

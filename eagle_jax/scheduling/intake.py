@@ -55,7 +55,7 @@ class Intake:
         return [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
 
     def room_for(self, prompt: Any, max_new_tokens: int | None) -> int:
-        """Tokens that an answer may have."""
+        """Returns the number of tokens that an answer may have."""
         how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
         [request] = self.requests([prompt], max_new_tokens, 0, "", [0], **how)
         return request.options.max_new_tokens
@@ -70,6 +70,6 @@ class Intake:
             return requests_to_score(self._model, prompts, top_logprobs, self._max_tokens)
 
     def encode(self, prompt: Any) -> list[int]:
-        """Token ids of a prompt."""
+        """Returns the token ids of a prompt."""
         with self._tokenizing:
             return encode(self._model.tokenizer, prompt, self._model.target.config.vocab_size, "the prompt")

@@ -61,7 +61,7 @@ def columns_of(rows: Sequence[AskedRow], sizes: TableSizes) -> dict[str, np.ndar
 
 
 def _table(words: Sequence[Sequence[tuple[int, ...]]], sizes: TableSizes) -> np.ndarray:
-    """Words of several tokens, `[b, w, l]`, each at the end of its line."""
+    """Returns words of several tokens, `[b, w, l]`, each at the end of its line."""
     table = np.full((len(words), sizes.words, sizes.word_tokens), -1, np.int32)
     for row, listed in enumerate(words):
         for place, word in enumerate(listed):

@@ -104,7 +104,7 @@ class Measured:
         }
 
     def choose(self, running: int) -> tuple[int, int, Drafter]:
-        """Rows of the smallest step that so many take part in, and the drafter for it with its number."""
+        """Returns the rows of the smallest step that so many take part in, and the drafter for it with its number."""
         size = self.by_load.rows_for(running)
         index = self.contests[size].choose()
         return size, index, self.contests[size].drafters[index]

@@ -37,7 +37,7 @@ def run(
     steps: int | None = None,
     utilisation: Utilisation | None = None,
 ) -> Iterator[Event]:
-    """Events of all requests; of each, the last one has the result.
+    """Yields the events of all requests; of each, the last one has the result.
 
     Requests of one size share a batch, so that short ones do not carry the caches of long ones.
 

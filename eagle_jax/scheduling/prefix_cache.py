@@ -84,7 +84,7 @@ class PrefixCache:
         return blocks[: max(ends, default=0)]
 
     def ends(self, keys: Sequence[bytes], interval: int) -> set[int]:
-        """Numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
+        """Returns numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
         return {*range(interval, len(keys), interval), len(keys), len(self._chain(keys))}
 
     def keep(self, keys: Sequence[bytes], block: Block) -> None:

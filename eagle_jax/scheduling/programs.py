@@ -210,6 +210,6 @@ def compiled() -> int:
 
 
 def seconds_since(moment: float) -> float:
-    """Seconds since a moment of `time.perf_counter`, without those that this thread spent on compiling."""
+    """Returns seconds since a moment of `time.perf_counter`, without those that this thread spent on compiling."""
     compiling = sum(end - max(start, moment) for start, end in _compile_times.compiling if end > moment)
     return time.perf_counter() - moment - compiling

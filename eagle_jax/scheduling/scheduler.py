@@ -268,7 +268,9 @@ class Scheduler:
         return True
 
     def _news(self) -> list[Event]:
-        """Events of all rows with new tokens (None polled: with complete answers), whose places become free."""
+        """Returns the events of all rows with new tokens (None polled: with complete answers), whose places become
+        free.
+        """
         events = []
         rows = [] if self._batch is None else self._batch.rows
         for place, id in list(self._running.items()):

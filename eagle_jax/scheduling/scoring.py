@@ -142,7 +142,9 @@ def _slots(tokens: int) -> int:
 
 
 def _by_size(model: Model, requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Requests that are scored together: those of one size, so that short ones do not carry the caches of long ones."""
+    """Yields requests that are scored together: those of one size, so that short ones do not carry the caches of long
+    ones.
+    """
     rows = rows_for(model, 1)
     ordered = sorted(requests, key=lambda request: _slots(len(request.prompt)))
     for _, same in itertools.groupby(ordered, lambda request: _slots(len(request.prompt))):

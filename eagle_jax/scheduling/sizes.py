@@ -15,7 +15,7 @@ def rows_of(model: Model) -> int:
 
 
 def rows_for(model: Model, requests: int) -> int:
-    """Rows of a batch of so many requests: a power of two on every part of the `data` axis."""
+    """Returns the number of rows of a batch of so many requests: a power of two on every part of the `data` axis."""
     groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return groups << (-(-requests // groups) - 1).bit_length()
 

@@ -199,7 +199,7 @@ class Service:
 
 
 def openai_defaults() -> dict[str, Any]:
-    """OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
+    """Returns OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
     return {"temperature": 1.0, "seed": secrets.randbelow(LARGEST_SEED)}
 
 

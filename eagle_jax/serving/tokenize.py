@@ -18,7 +18,7 @@ from eagle_jax.serving.service import Service
 
 
 async def tokenize(request: Request) -> Response:
-    """Token ids of a `prompt`, or of `messages` in the model's chat template."""
+    """Returns the token ids of a `prompt`, or of `messages` in the model's chat template."""
     fields, engine = await _asked(request)
     if (prompt := fields.take("prompt", text, None)) is not None:
         asked: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
@@ -52,7 +52,7 @@ async def detokenize(request: Request) -> Response:
 
 
 async def count_tokens(request: Request) -> Response:
-    """Tokens of a prompt in the form of Anthropic's /v1/messages."""
+    """Returns the tokens of a prompt in the form of Anthropic's /v1/messages."""
     service: Service = request.app.state.service
     body = await read_json(request, service.limits.body_bytes, service.limits.body_seconds)
     call = counted_call(body, service.ignore_unknown)

@@ -130,7 +130,7 @@ def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
 
 
 def model_sizes(config: LlamaConfig) -> list[int]:
-    """Sizes of the model axis that divide a target of this kind, ascending."""
+    """Returns the sizes of the model axis that divide a target of this kind, ascending."""
     divided = config.num_attention_heads, *_widths(config)
     fits = (n for n in range(1, divided[0] + 1) if not any(size % n for size in divided))
     return [n for n in fits if all(kv % n == 0 or n % kv == 0 for kv in _key_value_heads(config))]
@@ -150,7 +150,9 @@ def _key_value_heads(config: LlamaConfig) -> list[int]:
 
 
 def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
-    """Returns how many times each of the config's key/value heads is kept, so that every device along `model` has one."""
+    """Returns how many times each of the config's key/value heads is kept, so that every device along `model` has
+    one.
+    """
     return _times(config.num_attention_heads, config.num_key_value_heads, sizes)
 
 

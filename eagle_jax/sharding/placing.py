@@ -55,7 +55,7 @@ def is_key_or_value(path: str, over_projections: bool) -> bool:
 
 
 def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
-    """Rows of a matrix or bias `[heads * head_dim, ...]` with each head `times` times."""
+    """Returns the rows of a matrix or bias `[heads * head_dim, ...]` with each head `times` times."""
     if times == 1:
         return value
     by_head = value.reshape(-1, head_dim, *value.shape[1:])
@@ -63,12 +63,12 @@ def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
 
 
 def place_all(params: Tree, place: Place) -> Tree:
-    """Weights that were read already, into their shards."""
+    """Places weights that were read already, into their shards."""
     return map_paths(lambda path, leaf: place(path, np.asarray(leaf)), params)
 
 
 def to_host(tree: Any) -> Any:
-    """Values as numpy arrays, on every process; what another process holds is fetched from there."""
+    """Returns values as numpy arrays, on every process; what another process holds is fetched from there."""
     is_local = jax.process_count() == 1 or all(
         leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree)
     )

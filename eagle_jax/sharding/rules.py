@@ -103,13 +103,13 @@ def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
 
 
 def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
-    """Numbers of an array that each device holds."""
+    """Returns how many numbers of an array each device holds."""
     parts = (math.prod(sizes[axis] for axis in axes_of(axes)) for axes in fitting(spec, shape, sizes))
     return math.prod(shape) // math.prod(parts)
 
 
 def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
-    """Memory that arrays, or their shapes, take on each device."""
+    """Returns the memory that arrays, or their shapes, take on each device."""
 
     def leaf_bytes(path: str, leaf: Any) -> int:
         return per_device(spec_of(rules, path), leaf.shape, sizes) * jax.dtypes.itemsize_bits(leaf.dtype) // 8

@@ -48,7 +48,7 @@ def after_reasoning(answer: ByteAutomaton, begin: str, end: str, what: str) -> B
 
 
 def _up_to(mark: str) -> ByteAutomaton:
-    """Any text up to where a mark is complete for the first time, as text or as a special token."""
+    """Matches any text up to where a mark is complete for the first time, as text or as a special token."""
     expected = mark.encode()
     done = len(expected)
 
@@ -67,5 +67,5 @@ def _up_to(mark: str) -> ByteAutomaton:
 
 
 def _longest(expected: bytes, text: bytes) -> int:
-    """Bytes of the longest beginning of `expected` that a text ends with."""
+    """Returns the number of bytes of the longest beginning of `expected` that a text ends with."""
     return next(size for size in range(min(len(expected), len(text)), -1, -1) if text.endswith(expected[:size]))

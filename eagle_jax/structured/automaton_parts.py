@@ -39,7 +39,7 @@ def sequence(*parts: Part) -> Part:
 
 
 def either(*parts: Part) -> Part:
-    """Any one of them."""
+    """Matches any one of them."""
 
     def add(builder, start):
         end = builder.state()

@@ -28,7 +28,7 @@ class Writer(Protocol):
 
 
 def any_value(depth: int) -> Part:
-    """Any value that nests at most so deep."""
+    """Matches any value that nests at most so deep."""
     scalars = leaf(STRING), leaf(NUMBER), literal("true"), literal("false"), literal("null")
     if not depth:
         return either(*scalars)
@@ -37,7 +37,7 @@ def any_value(depth: int) -> Part:
 
 
 def object_of(value: Part, key: Part | None = None, least: int = 0, most: int | None = None) -> Part:
-    """Objects with any keys, or those that a part has, and so many of them."""
+    """Matches objects with any keys, or those that a part has, and so many of them."""
     return _between("{", repeated(sequence(key or leaf(STRING), COLON, value), least, most, COMMA), "}")
 
 
@@ -50,7 +50,7 @@ def _between(opening: str, inside: Part, closing: str) -> Part:
 
 
 def objects(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
-    """Objects with the properties that a schema names, in its order, or with any where it names none."""
+    """Matches objects with the properties that a schema names, in its order, or with any where it names none."""
     properties, required = _named(keywords, place)
     least, most = count(keywords, "minProperties", place.name) or 0, count(keywords, "maxProperties", place.name)
     if not properties:
@@ -106,7 +106,7 @@ def _keys(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | N
 
 
 def _map(keywords: Mapping[str, Any], place: Place, writer: Writer, least: int, most: int | None) -> Part | None:
-    """Objects that name no properties."""
+    """Matches objects that name no properties."""
     patterns = keywords.get("patternProperties", {})
     if len(patterns) > 1:
         raise ValueError(
@@ -129,7 +129,7 @@ def _map(keywords: Mapping[str, Any], place: Place, writer: Writer, least: int, 
 
 
 def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: int) -> Part | None:
-    """Arrays of items that schemas allow; a `maxItems` above `longest` counts as that, or as `minItems`."""
+    """Matches arrays of items that schemas allow; a `maxItems` above `longest` counts as that, or as `minItems`."""
     where = place.name
     least, most = count(keywords, "minItems", where) or 0, count(keywords, "maxItems", where)
     if most is not None and most < least:
@@ -154,7 +154,7 @@ def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: in
 
 
 def _unique(values: list[Any] | None, least: int, most: int | None, where: str) -> Part | None:
-    """Arrays that have each of some values at most once."""
+    """Matches arrays that have each of some values at most once."""
     if values is None:
         raise ValueError(
             f"{where}.uniqueItems cannot be followed here, but of an enum: no finite automaton tells items apart"

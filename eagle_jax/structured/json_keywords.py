@@ -112,5 +112,5 @@ def entries(keywords: Mapping[str, Any], name: str, kind: type, where: str) -> A
 
 
 def names(of: Iterable[str]) -> str:
-    """Words in a line."""
+    """Joins words in a line."""
     return ", ".join(sorted(of)) or "none"

@@ -81,7 +81,7 @@ def _is_a(value: Any, kind: str) -> bool:
 
 
 def number(keywords: Mapping[str, Any], where: str, *, integers: bool) -> Part:
-    """Numbers within bounds, without exponents; any number where there are none."""
+    """Matches numbers within bounds, without exponents; any number where there are none."""
     if not integers and not keywords.keys() & BOUNDS:
         return leaf(NUMBER)
     low, high, multiple = _range(keywords, where)

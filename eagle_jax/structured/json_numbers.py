@@ -88,7 +88,7 @@ def _larger(one: Bound, other: Bound | None) -> Bound:
 
 @functools.lru_cache(maxsize=256)
 def _magnitudes(low: Bound, high: Bound | None, integers: bool, multiple: Fraction | None) -> ByteAutomaton:
-    """Numbers from `low` >= 0 to `high` without a sign and without leading zeros."""
+    """Matches numbers from `low` >= 0 to `high` without a sign and without leading zeros."""
     places = 0 if integers else None if multiple is None else _places(multiple)
     modulus = 1 if multiple is None else int(multiple * 10 ** (places or 0))
     rules = _Rules(low, high, places, modulus)
@@ -162,7 +162,9 @@ class _Rules:
 
 
 def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
-    """Returns whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
+    """Returns whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole
+    part.
+    """
     if bound is None:
         return -1
     return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared

@@ -25,7 +25,7 @@ CHECKED_FORMATS = ("regex",)  # that validators check and that are not known her
 
 
 def string(keywords: Mapping[str, Any], where: str, longest: int) -> ByteAutomaton:
-    """Strings that keywords of a schema allow.
+    """Matches strings that keywords of a schema allow.
 
     Args:
         longest: what a larger `maxLength` counts as; less beside a pattern or a format, but 64 at least.
@@ -82,7 +82,9 @@ def _of_alternative(one: Alternative) -> ByteAutomaton:
 
 
 def _of_length(least: int, most: int | None) -> ByteAutomaton:
-    """Strings of `least` to `most` characters: a copy of one character's automaton for each, one after another."""
+    """Matches strings of `least` to `most` characters: a copy of one character's automaton for each, one after
+    another.
+    """
     one = cached_automaton(CHARACTER)
     (last,) = np.flatnonzero(one.final).tolist()  # where a character is complete: the first state of the next copy
     width = len(one.final) - 1

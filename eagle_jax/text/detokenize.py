@@ -49,7 +49,7 @@ def settled(text: str, stop: Sequence[str]) -> str:
 
 
 def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
-    """Ids of the special tokens that are written so, which no answer's text shows."""
+    """Returns the ids of the special tokens that are written so, which no answer's text shows."""
     if not texts:
         return ()
     named = {tokenizer.added_tokens_decoder[id_].content: id_ for id_ in _silent(tokenizer)}
@@ -83,11 +83,13 @@ class IncrementalDetokenizer:
         self.length = 0
 
     def add(self, token_id: int) -> str:
-        """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
+        """Returns characters that are whole with this token; none of a special token, or of the first bytes of a
+        character.
+        """
         return self.extend([token_id])
 
     def extend(self, token_ids: Sequence[int]) -> str:
-        """Characters that are whole with these tokens."""
+        """Returns characters that are whole with these tokens."""
         self._window = [*self._window, *_spoken(self._tokenizer, token_ids)]
         self._text = decode(self._tokenizer, self._window)
         new = self._complete_text(self._text)

@@ -121,7 +121,7 @@ class TrainConfig:
         return _flat(_plain(dataclasses.asdict(self)))
 
     def fixed(self) -> list[str]:
-        """Names of the settings in which two starts of one run must agree."""
+        """Returns the names of the settings in which two starts of one run must agree."""
         return [
             name
             for name in self.by_name()

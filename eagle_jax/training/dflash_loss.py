@@ -49,7 +49,7 @@ def dflash_loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts by slot; see `loss.loss`. Slots beyond `objective.steps` are left out.
+    """Computes the weighted loss and its parts by slot; see `loss.loss`. Slots beyond `objective.steps` are left out.
 
     Args:
         key: chooses the anchors, and seeds the noise.
@@ -135,7 +135,9 @@ def d_pace_loss(
 def choose_anchors(
     answer: Bool[Array, "b n"], count: int, key: jax.Array
 ) -> tuple[Int[Array, "b a"], Bool[Array, "b a"]]:
-    """Some tokens of answers that are followed by one, at random, each once; and which of them are such tokens."""
+    """Returns some tokens of answers that are followed by one, at random, each once; and which of them are such
+    tokens.
+    """
     followed = answer & jnp.pad(answer[:, 1:], ((0, 0), (0, 1)))
     ranks = jnp.where(followed, jax.random.uniform(key, answer.shape), -1.0)
     best, anchors = jax.lax.top_k(ranks, min(count, answer.shape[1]))

@@ -69,7 +69,9 @@ def selector_loss(
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
-    """Returns the selector's choice at each slot after the text's token before it (draft ids), as a chain is drafted."""
+    """Returns the selector's choice at each slot after the text's token before it (draft ids), as a chain is
+    drafted.
+    """
     slots = jax.lax.stop_gradient(slots)
     candidates = head.candidates(slots.logits)
     logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)

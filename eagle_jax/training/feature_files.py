@@ -84,7 +84,7 @@ class FeatureFiles:
         return sum(self._bytes(len(self.rows_of(number))) for number in self.missing)
 
     def rows_of(self, number: int) -> range:
-        """Rows of a file."""
+        """Returns the rows of a file."""
         return range(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
 
     def write(self, number: int, values: Float[np.ndarray, "r n f"]) -> None:
@@ -200,7 +200,9 @@ def _named(path: Any) -> str:
 
 
 def _hash_of_bits(values: Array) -> UInt[Array, ""]:
-    """Returns a sum that any order of adding gives, of bits stirred together with their places (murmur3's last step)."""
+    """Returns a sum that any order of adding gives, of bits stirred together with their places (murmur3's last
+    step).
+    """
     if jnp.issubdtype(values.dtype, jnp.floating):
         values = jax.lax.bitcast_convert_type(values, jnp.dtype(f"uint{8 * values.dtype.itemsize}"))
     place = jax.lax.iota(jnp.uint32, values.size).reshape(values.shape)

@@ -42,7 +42,9 @@ class Start(NamedTuple):
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle one and N - 3."""
+    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle one and N
+    - 3.
+    """
     if config.taps is None:
         return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):

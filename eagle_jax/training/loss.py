@@ -42,7 +42,7 @@ def loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts.
+    """Computes the weighted loss and its parts.
 
     Args:
         answer: tokens that the target produced; only those are drafted, so only those count.

@@ -101,7 +101,9 @@ def distribution_loss(
 
 
 def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*slots"]:
-    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the target's."""
+    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the
+    target's.
+    """
     true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
     return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)
 
@@ -112,13 +114,15 @@ def mean(values: Float[Array, "*slots"], mask: Bool[Array, "*slots"]) -> Float[A
 
 
 def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, "b n v"]) -> Float[Array, "b n"]:
-    """Cross-entropy of the guessed distribution under the true one, in nats."""
+    """Computes the cross-entropy of the guessed distribution under the true one, in nats."""
     distribution = jax.nn.softmax(true_logits, axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(distribution * logits, axis=-1)
 
 
 def text_cross_entropy(logits: Float[Array, "*rows d"], following: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Cross-entropy of the token that follows, in nats; where the head does not draft it (-1), a number of no use."""
+    """Computes the cross-entropy of the token that follows, in nats; where the head does not draft it (-1), a number of
+    no use.
+    """
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     true_logits = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(true_logits, axis=-1)

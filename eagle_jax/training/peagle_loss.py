@@ -65,7 +65,7 @@ def peagle_loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts by depth; see `loss.loss`. Depths beyond `objective.steps` are left out.
+    """Computes the weighted loss and its parts by depth; see `loss.loss`. Depths beyond `objective.steps` are left out.
 
     Args:
         key: chooses the anchors, and seeds the noise.

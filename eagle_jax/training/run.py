@@ -200,7 +200,7 @@ def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
 def texts(
     config: TrainConfig, target: LM, tokenizer: Any, observe: Observe
 ) -> tuple[data.Rows, data.Rows, prepare.DataReport]:
-    """Rows to learn from, rows to measure with, and what became of the files."""
+    """Returns rows to learn from, rows to measure with, and what became of the files."""
     data_settings = config.data
     if tokenizer is None:
         raise ValueError("the target's folder holds no tokenizer; training reads text")

@@ -216,7 +216,7 @@ def evaluate(
 
 
 def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np.ndarray | jax.Array:
-    """Rows of text, which every process has, spread over `data` along `axis`."""
+    """Returns the rows of text, which every process has, spread over `data` along `axis`."""
     if sharding is None:
         return rows
     where = jax.NamedSharding(sharding.mesh, fitting(P(*[None] * axis, DATA), rows.shape, sharding.sizes))
@@ -229,10 +229,12 @@ def without_params(head: AnyHead) -> AnyHead:
 
 
 def accepted_length(agreement: Float[np.ndarray, "d"]) -> float:
-    """Tokens a pass when drafting one chain: the target's own, and each drafted one if it and all before it agree."""
+    """Returns tokens a pass when drafting one chain: the target's own, and each drafted one if it and all before it
+    agree.
+    """
     return 1 + float(np.cumprod(agreement).sum())
 
 
 def _filled_up(part: np.ndarray, batch: int) -> np.ndarray:
-    """Rows of nothing (no answer in them) after a last batch that is not full."""
+    """Returns the rows of nothing (no answer in them) after a last batch that is not full."""
     return np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])

@@ -71,7 +71,7 @@ class Tuned:
     by_rank: list[list[float]]
 
     def promised(self, estimate: Estimate) -> float:
-        """Tokens a second of all rows together."""
+        """Returns the tokens per second of all rows together."""
         return estimate.tokens_per_second * self.budget.rows
 
 
@@ -187,20 +187,22 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
 
 
 def _together(runs: Iterable[Ran]) -> float:
-    """Tokens a second of several runs."""
+    """Returns the tokens per second of several runs."""
     tokens, seconds = zip(*((ran.tokens, ran.seconds) for ran in runs), strict=True)
     return sum(tokens) / sum(seconds)
 
 
 def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
-    """Some batches of so many of the requests, which are used again where they are too few for one."""
+    """Returns some batches of so many of the requests, which are used again where they are too few for one."""
     count = min(TEXTS, max(1, len(requests) // rows))
     again = list(requests) * rows
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
 def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
-    """Trees that end where the drafter is unsure, for so many answers at a time, none larger than the largest tree."""
+    """Returns trees that end where the drafter is unsure, for so many answers at a time, none larger than the largest
+    tree.
+    """
     if jax.default_backend() != "cpu" or rows > 1:
         return []
     return [tree for tree in THRESHOLD_TREES if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]

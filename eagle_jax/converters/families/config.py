@@ -186,7 +186,7 @@ def _num_key_value_heads(stated: Mapping[str, Any]) -> int:
 
 
 def _head_dim(stated: Mapping[str, Any]) -> int:
-    """Size of one attention head: as stated, or the hidden size shared out."""
+    """Returns the size of one attention head: as stated, or the hidden size shared out."""
     if stated.get("head_dim") is not None:
         return integer(stated, "head_dim")
     hidden_size, heads = integer(stated, "hidden_size"), integer(stated, "num_attention_heads")

@@ -63,7 +63,7 @@ LAYER_INPUTS: Mapping[str, str] = {
 
 
 def unread(config: LlamaConfig) -> Iterator[str]:
-    """Patterns of the keys and values that published files hold of layers that attend to those of others."""
+    """Yields the patterns of the keys and values that published files hold of layers that attend to those of others."""
     for i in range(config.num_hidden_layers):
         if config.kv_of(i) == "none":
             yield rf"model\.layers\.{i}\.self_attn\.[kv]_(proj|norm)\.(weight|bias)"
@@ -154,8 +154,8 @@ def _by_layer(stated: Stated, full: tuple[int, ...]) -> ByLayer:
 
 
 def _heads(stated: Stated, full: tuple[int, ...]) -> dict[str, Any]:
-    """Size and number of heads in layers without a window, in the spelling of published files, or layer by layer, as
-    transformers writes them.
+    """Returns the size and number of heads in layers without a window, in the spelling of published files, or layer by
+    layer, as transformers writes them.
     """
     windowed = {key: integer(stated, key) for key in ("head_dim", "num_key_value_heads")}
     layers = stated.get("per_layer_config")

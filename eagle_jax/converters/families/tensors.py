@@ -87,7 +87,7 @@ class Tensors:
 
 
 def _each(block: str, gate: str, up: str, down: str) -> dict[str, str]:
-    """Experts with tensors of their own."""
+    """Returns experts with tensors of their own."""
     return {part: f"{block}.experts.{{j}}.{name}.weight" for part, name in (("gate", gate), ("up", up), ("down", down))}
 
 
@@ -227,7 +227,7 @@ def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tup
 
 
 def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Tensors by the names that files have, as the rules name them."""
+    """Returns tensors by the names that files have, as the rules name them."""
     divided = dict(tensors)
     for joined, layer in _joined(config):
         if layer + joined.key in tensors:
@@ -237,7 +237,7 @@ def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[st
 
 
 def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
+    """Yields tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
     written = [(joined, layer) for joined, layer in _joined(config) if not joined.stacked]
     owner = {layer + part: (joined, layer) for joined, layer in written for part in joined.parts}
     waiting: dict[str, np.ndarray] = {}
@@ -277,8 +277,8 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
 
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:
-    """Patterns of tensors that are left alone: other parts of the model, layers that predict further tokens, and what
-    nothing reads.
+    """Returns the patterns of tensors that are left alone: other parts of the model, layers that predict further
+    tokens, and what nothing reads.
     """
     patterns = (pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
     return (*_OTHER_PARTS, *patterns, *gemma4.unread(config))

@@ -143,7 +143,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
 
 
 def _split(blocks: Octets, *sizes: int) -> list[Octets]:
-    """Fields of blocks, by their sizes in bytes."""
+    """Returns the fields of blocks, by their sizes in bytes."""
     return np.split(blocks, np.cumsum(sizes)[:-1], axis=-1)
 
 

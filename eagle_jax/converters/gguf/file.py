@@ -65,7 +65,7 @@ class GgufFile:
         return str(self.metadata.get("general.architecture"))
 
     def stated(self) -> dict[str, Any]:
-        """Entries about the model, by their names after the architecture's."""
+        """Returns entries about the model, by their names after the architecture's."""
         prefix = f"{self.architecture}."
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
 
@@ -174,7 +174,7 @@ class _Header:
         return [self._value(element) for _ in range(count)]
 
     def _place(self) -> tuple[tuple[int, ...], int, int]:
-        """Shape, number of the type, and offset of one tensor."""
+        """Returns the shape, number of the type, and offset of one tensor."""
         (rank,) = self._unpack("I")
         sizes = self._unpack(f"{rank}Q")
         return sizes[::-1], *self._unpack("IQ")
@@ -200,7 +200,7 @@ def _by_name(what: str, entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _type(name: str, number: int) -> tuple[str, int, int]:
-    """Name of a tensor's type, and numbers and bytes in one of its blocks."""
+    """Returns the name of a tensor's type, and numbers and bytes in one of its blocks."""
     import gguf
 
     try:

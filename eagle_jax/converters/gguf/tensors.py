@@ -55,7 +55,7 @@ _GEMMA_LAYER = _LAYER | {
 
 
 def _experts(layout: str) -> dict[str, str]:
-    """Parameters of experts and of their router, as a layout of `families.tensors` calls them."""
+    """Returns the parameters of experts and of their router, as a layout of `families.tensors` calls them."""
     tensors, names = TENSORS[layout], {}
     for part, name in tensors.experts.items():
         if not part.endswith("_bias"):
@@ -139,7 +139,7 @@ class GgufTensors:
         return self._in_order(name, value)
 
     def take_quantized(self, name: str) -> QuantizedTensor:
-        """Codes, scales and minima of a matrix whose type is one of `BLOCK_TYPES`, as they are stored."""
+        """Returns codes, scales and minima of a matrix whose type is one of `BLOCK_TYPES`, as they are stored."""
         tensor = self._tensor(name)
         parts = read_blocks(tensor.data, tensor.shape[-1], tensor.type)
         minima = None if parts.minima is None else self._in_order(name, parts.minima)
@@ -166,7 +166,7 @@ class GgufTensors:
         return TensorInfo(tensor.shape, "bfloat16", tensor.file, stored=f"{tensor.type}, expanded to floats")
 
     def _in_order(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Rows of q and k in HuggingFace's order.
+        """Returns the rows of q and k in HuggingFace's order.
 
         llama.cpp rotates neighbouring rows of a head, HuggingFace those half a head apart: row 2 i + j there is row
         j * c / 2 + i here, for heads of c rows.
@@ -207,7 +207,7 @@ def hf_names(file: GgufFile) -> dict[str, str]:
 
 
 def head_counts(file: GgufFile, stated: Mapping[str, Any]) -> tuple[int, int]:
-    """Numbers of query heads and of key/value heads.
+    """Returns numbers of query heads and of key/value heads.
 
     Args:
         stated: entries about the model, by their names after the architecture's.

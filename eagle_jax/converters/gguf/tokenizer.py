@@ -198,7 +198,7 @@ def _pair(merge: Any, vocabulary: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
-    """Pairs of tokens that make a token, best first.
+    """Returns the pairs of tokens that make a token, best first.
 
     SentencePiece joins the pair whose token scores highest. Tokens defined by the user have no score of their own and
     go first, in the order of their ids.

@@ -191,7 +191,9 @@ def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:
 
 
 def _draft_vocab_size(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], vocab_size: int) -> int | None:
-    """Rows of the head's own output matrix; None if it uses the target's, which makes all tokens."""
+    """Returns the number of rows of the head's own output matrix; None if it uses the target's, which makes all
+    tokens.
+    """
     rows = info[OUTPUT].shape[0] if OUTPUT in info and info[OUTPUT].shape else None
     if rows is None and entries.get("draft_vocab_size") not in (None, vocab_size):
         raise ValueError(f"draft_vocab_size={entries['draft_vocab_size']}, and there is no {OUTPUT}; expected one")

@@ -125,7 +125,7 @@ def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
 
 
 def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
-    """Heads of ordinary attention."""
+    """Returns the heads of ordinary attention."""
     q, k = (_matrix(info, f"{spelling.first}.self_attn.{x}_proj.weight")[0] for x in "qk")
     size = _head_dim(entries, q, k)
     heads = {"num_attention_heads": q // size, "num_key_value_heads": k // size, "head_dim": size}
@@ -133,7 +133,9 @@ def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context
 
 
 def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
-    """Size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are wider)."""
+    """Returns the size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are
+    wider).
+    """
     heads = values.integer(entries, "num_attention_heads")
     if heads < 1:
         raise ValueError(f"num_attention_heads={heads}; expected at least 1")

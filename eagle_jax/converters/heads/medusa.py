@@ -38,7 +38,7 @@ ASIDE = (r"model\..*", r"lm_head\.weight")
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """Medusa heads, alone or in a whole model."""
+    """Returns Medusa heads, alone or in a whole model."""
     return "medusa" if any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE)) else None
 
 

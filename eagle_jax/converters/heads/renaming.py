@@ -113,7 +113,9 @@ def _tensors(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> Ite
 
 
 def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a dtype."""
+    """Yields the tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a
+    dtype.
+    """
     if dtype is not None:
         yield new, weights.take(key).astype(np.dtype(dtype))
         return

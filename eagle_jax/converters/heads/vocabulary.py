@@ -17,7 +17,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 
 
 def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarray | None:
-    """Target ids `[drafted]` int64 of the draft tokens; None if all are drafted.
+    """Returns target ids `[drafted]` int64 of the draft tokens; None if all are drafted.
 
     Args:
         weights: a head's files.
@@ -47,7 +47,7 @@ def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarr
 
 
 def mapping_tensors(ids: np.ndarray, vocab_size: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values on disk of a draft vocabulary."""
+    """Yields names and values on disk of a draft vocabulary."""
     yield OFFSETS, ids.astype(np.int64) - np.arange(len(ids))
     is_drafted = np.zeros(vocab_size, bool)
     is_drafted[ids] = True

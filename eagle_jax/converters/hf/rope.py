@@ -214,7 +214,7 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
+    """Returns the divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)

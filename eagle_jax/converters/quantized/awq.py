@@ -66,6 +66,6 @@ def _weight(tensors: RawTensors, module: str, has_zeros: bool) -> StoredWeight:
 
 
 def _columns(words: np.ndarray) -> np.ndarray:
-    """Numbers `[out, rows]` of words `[rows, out / 8]`."""
+    """Returns numbers `[out, rows]` of words `[rows, out / 8]`."""
     stored = fields(words, 4)
     return np.ascontiguousarray(stored.reshape(len(words), -1, 8)[..., NIBBLES].reshape(len(words), -1).T)

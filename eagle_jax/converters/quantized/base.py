@@ -94,7 +94,7 @@ def described(file: TensorInfo, shape: tuple[int, ...], quant_type: QuantType) -
 
 
 def group_of(name: str, info: TensorInfo, inputs: int, groups: int) -> int:
-    """Inputs that share a scale.
+    """Returns the number of inputs that share a scale.
 
     Raises:
         ValueError: the number of groups does not divide the inputs.

@@ -44,7 +44,9 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
+    """Returns the entries for a module: those of the first pattern of `dynamic` that it begins with replace the
+    others.
+    """
     for pattern, changes in table(stated.get("dynamic")).items():
         if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
             return {**stated, **table(changes)}
@@ -98,7 +100,7 @@ def _read(
 
 
 def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np.ndarray | None:
-    """Inputs sorted by their groups, None if they are already.
+    """Returns inputs sorted by their groups, None if they are already.
 
     Raises:
         ValueError: groups of different sizes, or not one for each input.
@@ -112,7 +114,7 @@ def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np
 
 
 def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], where: str) -> np.ndarray:
-    """Zero points `[groups, out]`.
+    """Returns zero points `[groups, out]`.
 
     Version 1 stores them less 1. GPTQModel takes 1 from all numbers of a word in one subtraction, so that a 0 borrows
     from the next number, and adds it in the same way, which is exact. AutoGPTQ's words are spoilt by a 0, and its

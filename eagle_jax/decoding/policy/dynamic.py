@@ -150,7 +150,7 @@ class DynamicTree(TreePolicy):
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
 
     def _likely_enough(self, scores: Float[Array, "b *nodes"]) -> Float[Array, "b *nodes"]:
-        """Scores of paths, -inf of those that are left out."""
+        """Returns the scores of paths, -inf of those that are left out."""
         return jnp.where(scores >= math.log(self.least), scores, -jnp.inf) if self.least else scores
 
     def _followed(self, level: int) -> float:
@@ -166,12 +166,12 @@ class DynamicTree(TreePolicy):
 
 
 def num_candidates(depth_steps: int, top_k: int, beam: int | None = None) -> int:
-    """Nodes, the root not included, of the largest tree of that depth and width."""
+    """Returns the number of nodes, the root not included, of the largest tree of that depth and width."""
     return top_k * (1 + sum(_frontiers(depth_steps, top_k, beam)))
 
 
 def _frontiers(depth_steps: int, top_k: int, beam: int | None) -> tuple[int, ...]:
-    """Rows of the frontiers: as many as a beam lets through of the level's candidates."""
+    """Returns the rows of the frontiers: as many as a beam lets through of the level's candidates."""
     sizes, candidates = [], top_k
     for _ in range(depth_steps):
         sizes.append(min(top_k if beam is None else beam, candidates))

@@ -159,5 +159,5 @@ def _stated(value: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    """Arrays as lists; what JSON has no form for as an object of its type, which no field of a row accepts."""
+    """Returns arrays as lists; what JSON has no form for as an object of its type, which no field of a row accepts."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else {type(value).__name__: repr(value)}

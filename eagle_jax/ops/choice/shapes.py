@@ -45,7 +45,7 @@ def _attention(case: AttentionCall) -> str:
 
 
 def _matrices(weights: Any) -> str:
-    """Sizes and kinds of the matrices of a block."""
+    """Returns sizes and kinds of the matrices of a block."""
     from eagle_jax.ops.packing import is_leaf  # it asks the dispatcher, which asks this module
 
     leaves = jax.tree.leaves(weights, is_leaf=is_leaf)

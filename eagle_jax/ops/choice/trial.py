@@ -131,7 +131,7 @@ def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
-    """Seconds of one call, in a loop in which each waits for the one before."""
+    """Returns the seconds of one call, in a loop in which each waits for the one before."""
     with forced(call.operation, candidate):
         args = _laid_out(call, arrays)
         leaves, tree = jax.tree.flatten(args)
@@ -154,7 +154,9 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
 
 
 def _error(ours: Any, theirs: Any) -> float:
-    """Returns the largest deviation as a part of the largest number; infinite where indices differ or one is no number."""
+    """Returns the largest deviation as a part of the largest number; infinite where indices differ or one is no
+    number.
+    """
     worst = 0.0
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:

@@ -58,7 +58,7 @@ class Arithmetic(Protocol):
         """Whether words are multiplied as they are in memory, so that unpacking takes no registers."""
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:
-        """Initial value of the sums."""
+        """Returns the initial value of the sums."""
 
     def weight_factors(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
         """Returns the part of a vector of weights that is multiplied with word number `word` of x."""
@@ -148,7 +148,9 @@ class BFloat16Arithmetic:
         return self._factors(builder, splat(builder, word))
 
     def _factors(self, builder: ir.IRBuilder, words: ir.Value) -> Factors:
-        """Returns the words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to float32."""
+        """Returns the words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to
+        float32.
+        """
         if BF16_DOT in features():
             return [builder.bitcast(words, PAIRS)]
         low, high = builder.shl(words, integers(16)), builder.and_(words, integers(-(2**16)))

@@ -62,7 +62,7 @@ def _spread(case: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, 
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return [NAME, WINDOWED]
 
 
@@ -109,7 +109,7 @@ def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Va
     request, row = builder.udiv(index, heads), builder.mul(size, i64(WORD))
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
-        """Address of this head's part of a buffer."""
+        """Returns the address of this head's part of a buffer."""
         return at(builder, base, builder.mul(index, lines), bytes_)
 
     parts = part_of(q, all_rows, row), part_of(out, all_rows, row), part_of(sums, all_rows, SUMS)
@@ -136,7 +136,7 @@ def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Va
 
 
 def _first_visible_block(builder: ir.IRBuilder, first: ir.Value, nodes: ir.Value) -> ir.Value:
-    """First slot of the block with the lowest slot that any node attends to."""
+    """Returns the first slot of the block with the lowest slot that any node attends to."""
     lowest = alloca(builder, 8)
     write(builder, i64(2**62), lowest)
     with for_range(builder, nodes) as node:

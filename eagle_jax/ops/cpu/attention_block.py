@@ -71,7 +71,7 @@ def _result_types(
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return list(NAMES.values())
 
 

@@ -55,7 +55,7 @@ def pack(weight: Array | QuantArray) -> PackedWeight | None:
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """Products with packed weights; the result of a row does not depend on other rows."""
+    """Computes products with packed weights; the result of a row does not depend on other rows."""
     if not isinstance(weight, Panels | QuantizedPanels):
         raise NotImplementedError("the weight is not packed")
     _check(weight if isinstance(weight, QuantizedPanels) else None)
@@ -191,7 +191,7 @@ def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
 
 
 def row_bits(bits: int) -> int:
-    """Bits that activations are rounded to, 16 or 8, before a product with weights of `bits` bits.
+    """Returns how many bits activations are rounded to, 16 or 8, before a product with weights of `bits` bits.
 
     8 with weights of 4 bits, whose own rounding is far coarser, and 16 with those of 8, unless `EAGLE_JAX_ACTIVATIONS`
     is set; always 16 on a CPU without products of bytes: ARM without dot products.

@@ -178,7 +178,9 @@ def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
 
 
 def internal_function(module: ir.Module, name: str, kinds: list[ir.Type]) -> ir.Function:
-    """Returns a new internal function without a result. It is not inlined, so that each can be profiled and read alone."""
+    """Returns a new internal function without a result. It is not inlined, so that each can be profiled and read
+    alone.
+    """
     function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -255,7 +257,7 @@ class Code:
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
-        """Address of a function."""
+        """Returns the address of a function."""
         return self._engine.get_function_address(name)
 
     def _compile(self, name: str, build: Callable[[ir.Module], None]) -> bytes:

@@ -31,7 +31,7 @@ def product(rows: Float[Array, "r i"], panels: Float[Array, "s _ _"], num_valid:
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return list(NAMES.values())
 
 

@@ -29,13 +29,13 @@ def dot_products_of_arm() -> dict[str, bool]:
 
 
 def cache_line() -> int:
-    """Bytes that cores exchange at a time, at most."""
+    """Returns the number of bytes that cores exchange at a time, at most."""
     return 128 if is_arm() and sys.platform == "darwin" else 64
 
 
 @functools.cache
 def l1_data_cache() -> int:
-    """Bytes of a core's L1 data cache, from Linux's sysfs; 0 where that is missing."""
+    """Returns the size in bytes of a core's L1 data cache, from Linux's sysfs; 0 where that is missing."""
     path = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
     try:
         return 1024 * int(path.read_text().strip().removesuffix("K"))

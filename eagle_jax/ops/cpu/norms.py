@@ -44,7 +44,7 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Fl
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return [NAME]
 
 

@@ -110,11 +110,11 @@ class Weight(NamedTuple):
         return Weight(buffer.data, buffer.size(0), buffer.size(1), builder.udiv(row_address, i64(VECTOR)))
 
     def width(self, builder: ir.IRBuilder) -> ir.Value:
-        """Bytes of one row's outputs of a panel."""
+        """Returns the bytes of one row's outputs of a panel."""
         return builder.mul(self.columns, i64(VECTOR))
 
     def vectors(self, builder: ir.IRBuilder) -> ir.Value:
-        """Number of vectors of the whole weight."""
+        """Returns the number of vectors of the whole weight."""
         return builder.mul(builder.mul(self.panels, self.steps), self.columns)
 
     def multiply_rows(

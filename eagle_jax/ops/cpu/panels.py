@@ -96,7 +96,7 @@ def join(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "
 
 
 def gather_outputs(panels: Panels, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
-    """Rows of a weight `[out, in]` by index."""
+    """Returns the rows of a weight `[out, in]` by index."""
     apart = _by_output(panels)
     width = apart.shape[2]
     return gather(apart, indices // width, indices % width).reshape(*indices.shape, -1)

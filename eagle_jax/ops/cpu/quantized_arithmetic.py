@@ -212,7 +212,7 @@ class Float8Arithmetic:
 
 
 def scale_bytes(kind: ProductKind) -> int:
-    """Bytes of the scales, and minima, of 16 outputs."""
+    """Returns the number of bytes of the scales, and minima, of 16 outputs."""
     return kind.scale_parts * LANES * (2 if kind.scale_dtype == "float16" else WORD)
 
 
@@ -240,7 +240,7 @@ def _scales(builder: ir.IRBuilder, addresses: Addresses, kind: ProductKind, part
 
 
 def _looked_up(builder: ir.IRBuilder, indices: ir.Value, table: list[int]) -> ir.Value:
-    """Entries of a table of 16 bytes, by the bytes of a vector."""
+    """Returns the entries of a table of 16 bytes, by the bytes of a vector."""
     x86 = ("llvm.x86.avx512.pshuf.b.512", 64) if "avx512bw" in features() else ("llvm.x86.avx2.pshuf.b", 32)
     name, size = ("llvm.aarch64.neon.tbl1.v16i8", 16) if "neon" in features() else x86
     kind = ir.VectorType(I8, size)

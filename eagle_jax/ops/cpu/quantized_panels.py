@@ -136,7 +136,7 @@ def _array(panels: QuantizedPanels, codes: Num[Array, "*o i"], parts: Float[Arra
 
 
 def _unsigned(weight: QuantArray) -> Num[Array, "*o i"]:
-    """Codes as they are packed: bits of floats, indices, integers less the zero point."""
+    """Returns codes as they are packed: bits of floats, indices, integers less the zero point."""
     if weight.levels == E4M3:
         return jax.lax.bitcast_convert_type(weight.codes, jnp.uint8)
     if weight.levels in TABLES or weight.minima is not None:
@@ -145,7 +145,7 @@ def _unsigned(weight: QuantArray) -> Num[Array, "*o i"]:
 
 
 def _first_bits(bits: int) -> UInt32[np.ndarray, "n"]:
-    """First bit of each input in its word."""
+    """Returns the first bit of each input in its word."""
     inputs = np.arange(32 // bits, dtype=np.uint32)
     return inputs // 2 * bits + inputs % 2 * 16
 
@@ -156,7 +156,7 @@ def _words(codes: Num[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
 
 
 def _codes(words: UInt32[Array, "n _"], panels: QuantizedPanels) -> Num[Array, "n i"]:
-    """Codes as a `QuantArray` has them."""
+    """Returns codes as a `QuantArray` has them."""
     apart = words[..., None] >> _first_bits(panels.bits)[None, None] & np.uint32(2**panels.bits - 1)
     codes = apart.reshape(len(words), -1)
     quant_type = QuantType(panels.bits, levels=panels.levels, has_minima=panels.has_minima)

@@ -86,7 +86,7 @@ class Products:
     kind: ProductKind
 
     def names(self) -> list[str]:
-        """Name of the handler."""
+        """Returns the name of the handler."""
         return [_name(self.kind)]
 
     def build(self, module: ir.Module) -> None:

@@ -61,7 +61,7 @@ def top_k(x: Float[Array, "r v"], count: int, logit_scale: float) -> tuple[Float
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return [NAME]
 
 

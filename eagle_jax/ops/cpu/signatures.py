@@ -75,7 +75,7 @@ class Checks:
             self.message = builder.phi(POINTER)
 
     def buffers(self, frame: ir.Value, signature: Signature) -> tuple[list[Buffer], list[Buffer]]:
-        """Arguments and results, all checks after them."""
+        """Returns arguments and results, all checks after them."""
         lengths: dict[str, ir.Value] = {}
         kinds = (
             ("argument", ARGS | {"list": FRAME["args"], "buffers": ARGS["args"]}, signature.arguments),
@@ -135,7 +135,7 @@ class Checks:
 
 @functools.cache
 def _parsed(type_: str) -> tuple[str, tuple[str, ...]]:
-    """Name of the dtype, and a symbol or a number for each axis."""
+    """Returns the name of the dtype, and a symbol or a number for each axis."""
     dtype, shape = type_.removesuffix("]").split("[")
     return dtype, tuple(filter(None, shape.replace(" ", "").split(",")))
 

@@ -20,7 +20,7 @@ def unresolved(data: bytes) -> list[str]:
 
 
 def undefined(data: bytes) -> list[str]:
-    """Names that an object uses and does not define.
+    """Returns names that an object uses and does not define.
 
     Raises:
         NotImplementedError: the object is neither ELF nor Mach-O.

@@ -246,7 +246,7 @@ def _join(builder: ir.IRBuilder, job: ir.Value) -> None:
 
 
 def _num_threads(call: Call) -> ir.Value:
-    """Number of threads of XLA's pool; 1 if it does not say."""
+    """Returns the number of threads of XLA's pool; 1 if it does not say."""
     builder = call.builder
     result = alloca(builder, 8)
     write(builder, i64(1), result)

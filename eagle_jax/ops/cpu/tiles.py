@@ -110,7 +110,7 @@ class Tiles:
         return function
 
     def _columns_at_once(self, rows: int) -> int:
-        """Columns in a tile of this number of rows."""
+        """Returns the number of columns in a tile of this number of rows."""
         if "avx512f" in features():
             return MAX_COLUMNS if rows <= self._max_rows_all_columns else MAX_COLUMNS // 2
         return max(1, MAX_COLUMNS // rows)

@@ -62,7 +62,7 @@ def pass_table(code: Code) -> None:
 
 
 def num_waiting(builder: ir.IRBuilder) -> ir.Value:
-    """Number of threads that wait for a job."""
+    """Returns the number of threads that wait for a job."""
     count = alloca(builder, 8)
     write(builder, i64(0), count)
     with _slots(builder) as slot:
@@ -102,7 +102,7 @@ def count_called(builder: ir.IRBuilder, number: int) -> None:
 
 
 def num_missing(builder: ir.IRBuilder) -> ir.Value:
-    """Number of threads that were scheduled and have not started yet."""
+    """Returns the number of threads that were scheduled and have not started yet."""
     return builder.load_atomic(at(builder, _table(builder), NUM_CALLED), "monotonic", 8, typ=I64)
 
 

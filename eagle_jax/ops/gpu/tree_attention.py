@@ -89,8 +89,8 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     node = row % nodes
 
     def block_of(ref: Any, at: Array, count: Array | int) -> Array:
-        """Rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has not. In the
-        cache it reads the rows of this program's head.
+        """Returns the rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has
+        not. In the cache it reads the rows of this program's head.
         """
         inside = (at < count)[:, None] & (column < size)[None]
         head = (cached,) if ref.ndim == 3 else ()

@@ -174,7 +174,7 @@ def _steps(case: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, 
 
 
 def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
-    """Arrays with their padding, and which part of each a step reads."""
+    """Returns arrays with their padding, and which part of each a step reads."""
     size, fresh = case.q.shape[3], max(case.visible.shape[2], LEAST)
     q = _pad(case.q.reshape(*case.q.shape[:2], case.group, case.nodes, size), 3, tiling.nodes)
     visible = _pad(_pad(case.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
@@ -220,7 +220,7 @@ def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
 
 
 def _pad(array: Array, axis: int, size: int) -> Array:
-    """Zeros after the end. Rows of padding see nothing, and what they give is dropped."""
+    """Returns zeros after the end. Rows of padding see nothing, and what they give is dropped."""
     if array.shape[axis] == size:
         return array
     return jnp.pad(array, [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])

@@ -92,7 +92,9 @@ def _number(value: float) -> float | None:
 
 
 def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
-    """Returns a step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
+    """Returns a step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a
+    guess.
+    """
     valid_nodes = [node for node, valid in enumerate(step.valid) if valid]
     place = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
     last = step.accepted[-1]
