@@ -14,7 +14,7 @@ import jaxlib
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
-JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program unless it is told otherwise
+JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program by default
 
 
 def is_x86() -> bool:

@@ -90,7 +90,7 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
 def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa:
     """Returns Medusa heads whose guesses for a target of `synthetic_pair` are right for part of the time.
 
-    What the target says after each token alone tells what follows it, and what follows that; an output matrix is the
+    The target's answer to each token alone gives the two tokens that follow it; an output matrix is the
     least-squares map from the hidden state of a token to the one that head k has to guess.
     """
     c = target.config

@@ -14,7 +14,7 @@ More = Generator[None, None, None]  # waits for more of the text
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 DIGITS = re.compile(r"[0-9]{0,9}")
-DEEPEST = 16  # schemas within schemas that tell a value's type
+DEEPEST = 16  # nested schemas that are read for a value's type
 TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 

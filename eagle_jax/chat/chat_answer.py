@@ -1,4 +1,4 @@
-"""One answer of a conversation as OpenAI's responses tell it: reasoning, text, and calls of functions."""
+"""One answer of a conversation in OpenAI's form: reasoning, text, and calls of functions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from eagle_jax.chat.tools import Tools
 
 
 class ChatAnswer:
-    """One answer that may reason and call functions, told piece by piece.
+    """One answer that may reason and call functions, read piece by piece.
 
     Args:
         tokenizer: the model's.
         id: of the answer; ids of calls follow from it.
         prompt: the tokens before the answer.
         reasoning: how the model marks its reasoning; None leaves it in the text.
-        separate: whether reasoning is told apart from the text; else it is left there, of channels without the marks.
+        separate: whether reasoning is separated from the text; else it is left there, of channels without the marks.
         tools: functions that may be called, and how the model writes calls; None if there are none.
 
     Attributes:

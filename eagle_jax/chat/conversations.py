@@ -28,7 +28,9 @@ QUESTIONS, ANSWERS = ("instruction", "prompt", "question", "query"), ("response"
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-    """What was said, the file and line that say so, and whether the last answer was cut (`finish_reason` is length)."""
+    """The messages, the file and line that they are from, and whether the last answer was cut (`finish_reason` is
+    length).
+    """
 
     messages: tuple[Message, ...]
     place: str
@@ -144,7 +146,7 @@ def _text(content: Any) -> Any:
 
 
 def _in_turns(messages: list[Message]) -> list[Message]:
-    """[system,] user, assistant, user, .., assistant; raises ValueError where that is not what was said."""
+    """Refuses with ValueError messages in another order than [system,] user, assistant, user, .., assistant."""
     system, talk = messages[:1], messages[1:]
     if not system or system[0]["role"] != "system":
         system, talk = [], messages

@@ -38,7 +38,7 @@ class HarmonyReader(PieceReader):
         functions: that may be called; calls of others are text.
         parallel: whether more calls than the first count; else they are dropped.
         before: the end of the prompt, from its last `<|start|>` on.
-        separate: whether reasoning is told apart; else it is text.
+        separate: whether reasoning is separated; else it is text.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HarmonyReader(PieceReader):
                 yield from self._message(kind, _END)
 
     def _is_plain(self) -> Generator[None, None, bool]:
-        """Yields whether what comes has no header, as far as its first characters tell; takes the role off then."""
+        """Yields whether what comes has no header, as far as its first characters show; drops the role then."""
         role = ROLE if self._mark == START else ""
         while True:
             if self._text.startswith(role):

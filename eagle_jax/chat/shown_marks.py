@@ -13,7 +13,7 @@ class ShownMarks:
     Args:
         tokenizer: the model's.
         texts: what the parts of answers are marked with; special tokens within them are shown.
-        by_token: whether each token is told by itself, also where no mark is hidden.
+        by_token: whether each token is returned by itself, also where no mark is hidden.
     """
 
     def __init__(self, tokenizer: Any, texts: Iterable[str], by_token: bool):

@@ -32,7 +32,7 @@ class CallReader:
         bare = head if head.startswith("<") else ""  # a tag, which some models write alone
         self._marks = [mark for mark in (before, self._section_end, format.begin.strip(), format.also, bare) if mark]
         self.calls: list[ToolCall] = []
-        self._text, self._space = "", ""  # what is not told yet, and white space before it
+        self._text, self._space = "", ""  # text that is not returned yet, and white space before it
         self._only_calls = True  # so far: where a call may stand bare
         self._separators = 0  # characters that stand before a bare call, as far as they were read
         self._begun: CallParser | None = None  # of the call that the text begins with

@@ -53,7 +53,7 @@ def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools |
     """Returns the functions that a request names, in OpenAI's form; None where none may be called.
 
     Raises:
-        ValueError: they are none, or the choice is none of them.
+        ValueError: a tool is not valid, or the choice is none of them.
     """
     checked = check_tools([] if tools is None else tools)
     chosen = check_tool_choice(choice, checked)

@@ -23,7 +23,7 @@ QUESTION = {"role": "user", "content": "Hello."}
 
 @dataclasses.dataclass
 class Conversation:
-    """What was said, and the results so far; `system` survives `/clear`."""
+    """The messages and results so far; `system` survives `/clear`."""
 
     model: api.Model
     system: str | None

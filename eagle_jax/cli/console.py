@@ -20,7 +20,7 @@ from eagle_jax import api
 from eagle_jax.api import without_nan
 from eagle_jax.cli import parsing
 
-# Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.
+# Answers and tables go to stdout; messages about them go to stderr, so that a pipe carries only the text.
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -157,7 +157,7 @@ def progress_bar(label: str) -> Progress:
 
 @contextlib.contextmanager
 def counting(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for the block, as a function that is told how many are done, of how many."""
+    """A progress bar for the block, as a function that takes how many are done, of how many."""
     with progress_bar(label) as bar:
         line = bar.add_task("", total=None)
         yield lambda done, total: bar.update(line, completed=done, total=total)

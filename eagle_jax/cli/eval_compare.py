@@ -66,7 +66,7 @@ def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
 
 
 def _cut(limits: tuple[int | None, int | None], one: Conversation, other: Conversation, turn: int, token: int) -> str:
-    """Of an answer that goes on where the other was cut at its limit; nothing where the texts part."""
+    """Returns a sentence on an answer that goes on where the other was cut at its limit; empty where the texts part."""
     for limit, talk, which in ((limits[0], one, "first"), (limits[1], other, "second")):
         if token == len(talk.answers[turn].token_ids) == limit and limits[0] != limits[1]:
             place = f"Question {one.id}, turn {turn + 1}"

@@ -18,7 +18,7 @@ Talks = Mapping[str, Sequence[Conversation]]
 
 
 def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
-    """Plain decoding beside EAGLE: one line per category, the overall line set apart."""
+    """Makes a table of plain decoding and EAGLE: one line per category, the overall line set apart."""
     shown = new_table("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "first", "tok/step", "same")
     for group, methods in groups.items():
         plain, eagle = methods["plain"], methods["eagle"]

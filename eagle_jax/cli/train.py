@@ -70,7 +70,7 @@ def train(
 
 
 class Display:
-    """Shows what the run tells: a bar in a terminal, lines for what is to be kept."""
+    """Shows the events of a run: a bar in a terminal, lines for what is to stay."""
 
     def __init__(self, steps: int):
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

@@ -85,7 +85,7 @@ def tune(
         draft=draft_model,
     )
     prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), TIMED)
-    api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
+    api.keep_budgets([])  # a folder that cannot be written into is reported before anything is measured
     if calibrate:
         learnt = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), LEARNT)
         with counting("Calibrating") as progress:

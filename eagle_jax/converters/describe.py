@@ -1,4 +1,4 @@
-"""What a folder holds, told without reading a weight."""
+"""The description of a folder's contents, made without reading a weight."""
 
 import collections
 import dataclasses
@@ -92,7 +92,7 @@ def _kind(weights: Weights) -> str:
         return TARGET
     try:
         kind = kinds.kind_of(weights.info)
-    except ValueError:  # names of two formats; `_check` tells
+    except ValueError:  # names of two formats; `_check` decides
         return UNKNOWN
     if kind is None or kind in INSIDE_TARGETS:
         return TARGET if llama.EMBEDDING in weights.info else kind if kind in ("medusa", "hydra") else UNKNOWN
@@ -100,7 +100,7 @@ def _kind(weights: Weights) -> str:
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, str, dict[str, Any]]:
-    """Returns why the folder would not load, its kind as the config tells it, and its settings."""
+    """Returns why the folder would not load, its kind by the config, and its settings."""
     try:
         if kind == TARGET:
             config = llama.read_config(weights.folder)

@@ -86,7 +86,7 @@ def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
     return np.asarray(octets).view(_OCTETS[info.dtype]).reshape(info.shape)
 
 
-# Before the names of a model that reads text, beside parts that do not, and what it is called alone.
+# Prefixes of a text model that is part of a multimodal one, and the prefix that it has alone.
 _TEXT_PARTS = {"model.language_model.": "model.", "language_model.": ""}
 
 

@@ -137,7 +137,7 @@ def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
 
 
 def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:
-    """Returns the dtype in which a target is stored, which `load_target` keeps unless it is told otherwise.
+    """Returns the dtype in which a target is stored, which `load_target` keeps by default.
 
     Args:
         folder: one that `load_target` has read; its weights are not checked again.

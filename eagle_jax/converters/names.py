@@ -174,8 +174,8 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     """Returns the dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
-    Where it is a quantized weight, the first tensor of floats tells. In GGUF files those are float32 whatever the model
-    was: it is bfloat16 there.
+    If the tensor is a quantized weight, the first tensor of floats decides. In GGUF files those are float32 whatever
+    the model was: it is bfloat16 there.
     """
     if weights.info[key].quant_type is not None and is_gguf(weights.folder):
         return jnp.dtype("bfloat16")

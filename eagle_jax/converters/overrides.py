@@ -21,9 +21,9 @@ _INSTEAD = (
     _TAPS,
     ("layer_types", "sliding_window_pattern", "_sliding_window_pattern", "max_window_layers"),
 )
-# Objects that hold what other files state beside them.
+# Objects whose entries other files have at the top level.
 _OBJECTS = ("dflash_config", "eagle_config", "transformer_layer_config")
-# Rotary settings that may stand beside `rope_scaling` and `rope_parameters`, or within.
+# Rotary settings that may stand next to `rope_scaling` and `rope_parameters`, or within.
 _ROTARY = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 
@@ -70,7 +70,7 @@ def _has_rotary(inner: Mapping[str, Any], name: str) -> bool:
 
 
 def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns rotary changes in both of transformers' spellings; `merged` has them beside the file's other ones."""
+    """Returns rotary changes in both of transformers' spellings; `merged` has them with the file's other ones."""
     asked, stated = changes.get("rope_parameters"), entries.get("rope_parameters")
     if isinstance(asked, Mapping):
         for name in {*_ROTARY} & asked.keys() & changes.keys():

@@ -1,6 +1,6 @@
 """What `config.json` says of quantized weights: any format's in, that of compressed-tensors out.
 
-The tensors tell what is quantized, and in what groups. The config names their format, which refuses what their numbers
+The tensors show what is quantized, and in what groups. The config names their format, which refuses what their numbers
 do not show; it is written for others' readers.
 """
 

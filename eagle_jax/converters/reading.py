@@ -28,7 +28,7 @@ def read_params(
 ) -> Params:
     """Returns the parameters of the given shapes, one tensor at a time.
 
-    Beside them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
+    Besides them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
     on the way is never there in floats.
 
     Args:

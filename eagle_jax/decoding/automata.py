@@ -1,4 +1,4 @@
-"""Structured output: finite automata that tell which tokens may follow, at every node of a tree."""
+"""Structured output: finite automata that decide which tokens may follow, at every node of a tree."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ class Automata:
         token_class: of each token.
         next: the state after a token of a class.
         mask_of_state: which mask a state has.
-        masks: bit i % 32 of word i // 32 tells whether token i is allowed.
+        masks: bit i % 32 of word i // 32 is set if token i is allowed.
         in_use: some row has one, which programs need not find out while they run.
     """
 

@@ -1,4 +1,4 @@
-"""Prompt lookup (Saxena 2023; PLD in Spec-Bench): what followed the last few tokens the last time they were said.
+"""Prompt lookup (Saxena 2023; PLD in Spec-Bench): what followed the last few tokens at their previous occurrence.
 
 Nothing is trained and nothing remembered: every step looks through the text so far. Pays where answers copy: in
 summaries, answers from documents, edits of code.

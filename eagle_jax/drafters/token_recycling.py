@@ -23,7 +23,7 @@ from eagle_jax.struct import pytree, static
 
 # How often the candidate of each rank is the one, roughly: the default trees are the likeliest nodes under it.
 RANKS = (0.5, 0.15, 0.09, 0.06, 0.04, 0.03, 0.02, 0.02)
-# What a pair that was only read counts for, beside log-probabilities of what the target said.
+# Score of a pair that was only read, compared with log-probabilities of the target's tokens.
 READ = 0.0
 
 

@@ -1,7 +1,7 @@
 """The report's figures as SVG text. Colours are classes, so that a style decides them for light and dark: figures.css,
 which the report's page holds once, and a figure that is a file of its own (`alone`) for itself.
 
-`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. Whatever stands behind a mark is in its
+`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. The background of a mark is in its
 `<title>`, which browsers show under the pointer.
 """
 

@@ -25,7 +25,7 @@ class SpecBench:
     Attributes:
         mean_accepted_tokens: mean over all steps of the tokens that they committed.
         tokens_per_second: mean over questions of generated tokens by wall time, prefill included.
-        baseline_tokens_per_second: the same of plain decoding, its tokens counted as said above.
+        baseline_tokens_per_second: the same of plain decoding, its tokens counted as above.
         speedup: their quotient.
     """
 
@@ -86,7 +86,7 @@ def task(category: str) -> str:
 
 
 def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation] | None) -> Figures:
-    """Returns the figures of one method's conversations beside plain decoding's on the same questions."""
+    """Returns the figures of one method's conversations compared with plain decoding's on the same questions."""
     answers = list(_answers(conversations))
     base = None if plain is None else list(_answers(plain))
     lengths = [length for answer in answers for length in answer.accepted_lengths]

@@ -1,4 +1,4 @@
-"""A run's folder, read for a report: figures by task and method, and what has to be said about them."""
+"""A run's folder, read for a report: figures by task and method, and notes on them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ def _common(talks: dict[str, list[Conversation]]) -> dict[str, list[Conversation
 
 
 def repeated(repeats: int) -> list[str]:
-    """Returns a sentence on whose times are told, where there were several."""
+    """Returns a sentence on which run's times are reported, where there were several."""
     return [f"Each question was asked {repeats} times under each method; the quickest counts."] if repeats > 1 else []
 
 

@@ -22,7 +22,7 @@ class Answers:
 
     Attributes:
         conversations: of all whole lines.
-        unfinished: bytes of a last line without its end, which a kill left behind.
+        unfinished: bytes of a last line without its end, left by a kill.
     """
 
     conversations: list[Conversation]
@@ -76,7 +76,7 @@ class Folder:
     Args:
         path: made if it is not there.
         settings: what every answer depends on; kept in `run.json`. `settings["methods"]` lists names with their trees.
-        about: what is said of the run besides: its command, versions.
+        about: further facts about the run: its command, versions.
 
     Attributes:
         conversations: what is there, by method's name.
@@ -172,7 +172,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings by name, each a value that can be said: methods with their trees, groups of settings one by
+    """Returns settings by name, each a printable value: methods with their trees, groups of settings one by
     one.
     """
     flat: dict[str, Any] = {}

@@ -117,7 +117,7 @@ def plan(
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
-    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
+    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, with trees of `nodes`."""
     depth = shrink_to(PUBLISHED, nodes).depth if nodes > 1 else 0
     return slots_for_tree(depth, tokens - 1, tokens, CHUNK)
 
@@ -261,7 +261,7 @@ def _prefill(config: LlamaConfig, sizes: Mapping[str, int], requests: int, slots
 
 
 def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
-    """Returns the most that a layer needs at a time, and the residual stream beside it: gate, up and their product, or
+    """Returns the most that a layer needs at a time, and the residual stream: gate, up and their product, or
     scores in float32 and the weights made of them, queries and what they attend to.
     """
     mlp = 3 * item * rows * config.intermediate_size // parts

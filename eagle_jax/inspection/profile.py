@@ -24,7 +24,7 @@ from eagle_jax.methods.registry import drafter_for
 
 STEPS = 32
 
-# Phases in the order in which a step has them, and the scopes that tell them: all of them in an operation's path.
+# Phases in the order in which a step has them, and the scopes that mark them: all of them in an operation's path.
 PHASES = {
     "noise": ("noise",),
     "draft: first level": ("draft",),

@@ -62,7 +62,7 @@ class Job:
 
     Args:
         inputs: JSON lines; the rows of all files are numbered through.
-        output: its parts and its manifest lie beside it.
+        output: its parts and its manifest lie next to it.
         defaults: options of rows that do not state their own.
         made_with: what answers depend on besides, by name: the model, the drafter. Values are JSON's.
         token_ids: write these too.
@@ -228,7 +228,8 @@ class Job:
 
 
 def merge(output: str | Path) -> list[str]:
-    """Makes the output of parts that were collected beside it; what is missing otherwise, a sentence for each part.
+    """Makes the output of parts that were collected next to it; otherwise returns a sentence for each part that is
+    missing.
 
     Raises:
         ValueError: there is no manifest of a batch job.

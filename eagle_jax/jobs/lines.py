@@ -1,4 +1,4 @@
-"""The lines of a job's input files, numbered through, and what tells these files from others."""
+"""The lines of a job's input files, numbered consecutively, and a digest that identifies these files."""
 
 import codecs
 import dataclasses
@@ -69,5 +69,5 @@ def contents_of(files: Sequence[Path]) -> Contents:
 
 
 def _is_row(content: bytes) -> bool:
-    """Returns whether a line holds anything beside the mark that some editors begin a file with."""
+    """Returns whether a line holds anything but the mark that some editors begin a file with."""
     return bool(content.removeprefix(codecs.BOM_UTF8).strip())

@@ -1,4 +1,4 @@
-"""What a job's answers depend on, kept beside its output, so that nothing else is mixed into them."""
+"""What a job's answers depend on, kept next to its output, so that nothing else is mixed into them."""
 
 import hashlib
 import json

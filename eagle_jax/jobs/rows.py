@@ -65,7 +65,7 @@ class Defaults(LogitsOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row that can be answered, as far as can be told without the model.
+    """A row that can be answered, as far as can be checked without the model.
 
     Attributes:
         number: which of all rows it is, from 0.
@@ -111,7 +111,7 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
 
 
 def check_unique_ids(files: Sequence[Path]) -> None:
-    """Refuses files in which two rows state one id: nobody could tell their answers apart.
+    """Refuses files in which two rows state one id: their answers could not be distinguished.
 
     Raises:
         ValueError: there are two.

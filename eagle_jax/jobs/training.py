@@ -49,7 +49,7 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     Several processes that have met (`sharding.join`) call it alike, with a mesh over the devices of all of them.
 
     Args:
-        observe: is told what happens (`eagle_jax.api.events`).
+        observe: called with each event (`eagle_jax.api.events`).
 
     Raises:
         FileNotFoundError: a file or folder is not there.

@@ -26,7 +26,7 @@ def make_datastore(
     progress: Callable[[int], None] | None = None,
     skipped: Callable[[Skipped], None] | None = None,
 ) -> tuple[int, int]:
-    """Writes a datastore of the texts in `files`, and tells how many texts and tokens it holds.
+    """Writes a datastore of the texts in `files`, and returns how many texts and tokens it holds.
 
     Args:
         files: conversations in any form that training reads (`.json`, `.jsonl`), which enter as the chat template says

@@ -32,7 +32,7 @@ def _capability(gpu: Any) -> float:
 
 
 def dtype_of_draft(dtype: Any, targets: Any) -> Any:
-    """Returns the dtype of what drafts, beside a target of dtype `targets`."""
+    """Returns the dtype of what drafts for a target of dtype `targets`."""
     if dtype is not None:
         return dtype_named(dtype, "draft_dtype")
     halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()

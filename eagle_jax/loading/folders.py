@@ -27,7 +27,7 @@ SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
 def default_target(head: str | Path | None = None) -> str:
     """Returns the name of the target that `load` takes where none is given: that in EAGLE_JAX_TARGET, or else
     SmolLM2's, which is downloaded once. Where it cannot be had it is the toy's, after a line on stderr, and so it is
-    beside a shipped head, which is the toy's own.
+    with a shipped head, which is the toy's own.
 
     Raises:
         FileNotFoundError: SmolLM2 cannot be had, and the head that was named does not fit the toy.
@@ -69,7 +69,7 @@ def at_hand(name: str) -> bool:
 
 
 def download(name: str) -> Path:
-    """Brings what `load(name)` of a published pair needs to this machine, and tells where its target is.
+    """Brings what `load(name)` of a published pair needs to this machine, and returns where its target is.
 
     Raises:
         FileNotFoundError: it could not be had.

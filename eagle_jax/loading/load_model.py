@@ -53,9 +53,9 @@ def load(
 
     Without arguments it is SmolLM2-135M-Instruct, downloaded once (93 MB), with the EAGLE-3 head that comes with the
     package; without network the package's toy pair, `load("toy")`, which a line on stderr says. From here on compiled
-    programs are kept on disk, unless JAX was told where to keep them, or EAGLE_JAX_COMPILATION_CACHE is "off". The
+    programs are kept on disk, unless JAX has another cache folder, or EAGLE_JAX_COMPILATION_CACHE is "off". The
     first load on a GPU or TPU measures which candidate computes each operation fastest there, in half a minute at most,
-    unless EAGLE_JAX_MEASURE is "off"; docs/performance.md tells more.
+    unless EAGLE_JAX_MEASURE is "off"; see docs/performance.md.
 
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
@@ -73,7 +73,7 @@ def load(
             rows of the text, which changes no text.
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
-            device. docs/sharding.md tells more.
+            device. See docs/sharding.md.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
         quantize: what becomes of weights as they are read, those of head and draft model too. None keeps what the files
@@ -81,9 +81,9 @@ def load(
             "int4-128-asym" (with zero points) quantize floats; files that are quantized to as many bits stay as they
             are. "none" makes floats of quantized files, "requantize:int8" quantizes them a second time. The output
             matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" quantizes head
-            and draft model alone, which changes no text. docs/quantisation.md tells more.
+            and draft model alone, which changes no text. See docs/quantisation.md.
         draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
-            bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
+            bfloat16 with a target in float32 on CPUs that have instructions for it: half of its own weights to read.
             "float32" keeps a head as it is, to train or to save it.
         chat_template: file with a Jinja template that takes the place of the model's own, or the name of one of several
             that it has.
@@ -105,7 +105,7 @@ def load(
     if head_folder is None and head_config:
         raise ValueError("head_config was given, and the model has no head; name one with head= (--head)")
     sharding = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
-    # these files are small: what is wrong there is said before weights are read
+    # these files are small: errors in them are raised before weights are read
     tokenizer = tokenizer_in(folder)
     if chat_template is not None:
         tokenizer = with_template(tokenizer, chat_template)

@@ -48,7 +48,7 @@ class Model:
 
     @property
     def dtype(self) -> str:
-        """Name of the dtype of the target's weights, or of what it computes in where that is all it tells."""
+        """Name of the dtype of the target's weights, or of what it computes in if only that is known."""
         return str(getattr(self.target, "dtype", None) or self.target.activations)
 
     @functools.cached_property

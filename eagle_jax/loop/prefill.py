@@ -48,7 +48,7 @@ def prefill(
 
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
     chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
-    rounded up to chunks. `logprobs` tells what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
+    rounded up to chunks. `logprobs` is what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
     the likeliest ones too. `sharding` says where everything lies when there are several devices.
 
     It is `init_prefill`, `read_prompts` to the end and `first_tokens`, which a server runs one by one

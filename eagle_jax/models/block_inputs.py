@@ -30,7 +30,7 @@ def block_inputs(
     block, roots = jnp.arange(positions.shape[1]) // slots, jnp.repeat(positions[:, ::slots], slots, axis=1)
     before = context[:, None, :] < roots[:, :, None]
     same_block = (block[:, None] == block[None])[None]
-    ahead = positions[:, None, :] - positions[:, :, None]  # [b, n, n]: how far the seen row is behind the row
+    ahead = positions[:, None, :] - positions[:, :, None]  # [b, n, n]: how many positions the seen row is after the row
     fresh_positions = jnp.concatenate([context, positions], axis=1)
     kinds = [(layers.window(i), i in config.causal_layers) for i in range(layers.num_hidden_layers)]
     for i, (window, is_causal) in enumerate(kinds):

@@ -1,4 +1,6 @@
-"""Which channel mixer a decoder layer has: an MLP, or sparse experts in its place or beside it (`models.moe`)."""
+"""Which channel mixer a decoder layer has: an MLP, or sparse experts in its place or in parallel with it
+(`models.moe`).
+"""
 
 import flax.linen as nn
 from jax.typing import DTypeLike

@@ -24,7 +24,7 @@ class DraftHead(AnyHead):
     """A head that drafts step after step, each reading what the one before made.
 
     Slot i holds a feature of token i and the embedding of token i + 1, stands at position i (the feature's), and its
-    output tells token i + 2. Over true text the feature is made of what the target computed (`features`); while
+    output predicts token i + 2. Over true text the feature is made of what the target computed (`features`); while
     drafting it is the head's own output at the slot before.
     """
 

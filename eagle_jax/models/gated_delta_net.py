@@ -17,7 +17,7 @@ from eagle_jax.models.layers import Linear, RMSNorm
 from eagle_jax.ops import DeltaRows, FlatRows
 from eagle_jax.struct import pytree
 
-EPSILON = 1e-6  # beside the square of the length of queries and keys
+EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
 @pytree

@@ -96,7 +96,7 @@ def _alike(node: Params, names: list[str]) -> bool:
 
 def _ordered_alike(weights: list[Any]) -> bool:
     """Returns whether quantized weights have their inputs in the same order, as those of one group mostly have: GPTQ
-    sorts inputs by the activations, which are the same for all. While a program is traced nobody can tell.
+    sorts inputs by the activations, which are the same for all. While a program is traced this cannot be checked.
     """
     orders = [weight.order for weight in weights if isinstance(weight, QuantArray) and weight.order is not None]
     traced = any(isinstance(order, jax.core.Tracer) for order in orders)

@@ -30,7 +30,7 @@ class Output:
 
 @runtime_checkable
 class Sizes(Protocol):
-    """What a target's configuration tells: how many tokens there are, and how many numbers in a hidden state."""
+    """The sizes in a target's configuration: of the vocabulary and of a hidden state."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -89,7 +89,7 @@ class Target(Protocol):
         branches.
 
         Each token sees the committed slots of its row, `0 .. cache.length - 1`, and the fresh tokens that its row of
-        `ancestors` names: those above it and itself. Tokens beside each other may stand at the same position. The
+        `ancestors` names: those above it and itself. Siblings may stand at the same position. The
         cache is only read.
 
         A token at `PADDING_POSITION` is padding: its output is ignored but must be finite.

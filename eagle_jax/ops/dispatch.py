@@ -129,7 +129,7 @@ def asked(operation: str) -> str | None:
 
 @contextlib.contextmanager
 def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
-    """What is traced inside is computed by this candidate; the dictionary tells who refused what, and why."""
+    """Computes what is traced inside by this candidate; the dictionary holds who refused what, and why."""
     trial = _Trial(operation, candidate, {})
     token = _forced.set(trial)
     try:

@@ -1,4 +1,4 @@
-"""What a request's answers are told from, and what a form of responses has to have."""
+"""The data of a response to a request, and the interface of a form of responses."""
 
 import abc
 import dataclasses

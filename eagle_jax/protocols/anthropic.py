@@ -136,7 +136,7 @@ def _output(fields: Fields) -> dict[str, Any]:
 
 
 def _thinking(fields: Fields) -> dict[str, Any]:
-    """Returns whether the model is to think, where its template can be told so."""
+    """Returns whether the model is to think, where its template has a switch for it."""
     kind = fields.take("type", text, "adaptive")
     fields.ignore({"budget_tokens": anything, "display": text})
     if kind not in THINKING:
@@ -218,7 +218,7 @@ class Messages(ChatFormat):
 
 
 class _Blocks:
-    """The blocks of an answer as they come, and the events that tell them."""
+    """The blocks of an answer as they come, and their events."""
 
     def __init__(self) -> None:
         self._count, self._open = 0, ""  # blocks before the one that is open, and its kind

@@ -86,12 +86,12 @@ class Call:
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
         continuous_usage: whether each of its events says what was used so far.
-        eagle: whether to tell what every step committed.
+        eagle: whether to report what every step committed.
         echo: whether the answer begins with the prompt.
         prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
         tools: functions that the answer may call.
-        separates_reasoning: whether reasoning is told apart from the text.
-        includes_reasoning: whether it is told at all.
+        separates_reasoning: whether reasoning is separated from the text.
+        includes_reasoning: whether it is returned at all.
         ignored: fields that nobody knows and that were passed over.
     """
 

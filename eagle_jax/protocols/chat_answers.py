@@ -137,7 +137,7 @@ def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call
         return {"form_reasoning": ANALYSIS, **final}
     try:
         prompt = encode(tokenizer, chat, len(tokenizer), "messages")
-    except ValueError:  # said where it is encoded
+    except ValueError:  # reported where it is encoded
         return {}
     return {"form_reasoning": ("" if is_open(reasoning, tokenizer, prompt) else reasoning.begin, reasoning.end)}
 

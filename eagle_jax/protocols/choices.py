@@ -28,7 +28,7 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def more(self, answering: Answering) -> dict[str, Any]:
-        """Further fields of a response beside its choices."""
+        """Returns further fields of a response besides its choices."""
 
     @abc.abstractmethod
     def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
@@ -36,7 +36,7 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        """Returns a piece of an answer, in one event or in several; none where there is nothing to tell."""
+        """Returns a piece of an answer, in one event or in several; none where there is nothing new."""
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         choices = [self.choice(answering, i, result) for i, result in enumerate(results)]
@@ -75,7 +75,7 @@ class Choices(ResponseFormat):
 
 
 class _Counter:
-    """Tokens of each choice so far, which a stream's events tell where that is asked for."""
+    """Tokens of each choice so far, which a stream's events report where that is asked for."""
 
     def __init__(self, answering: Answering):
         self._prompts = [len(ticket.request.prompt) for ticket in answering.tickets]

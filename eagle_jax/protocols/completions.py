@@ -17,7 +17,7 @@ class Completion(Choices):
     defaults: ClassVar[dict[str, Any]] = {"max_new_tokens": 16}  # OpenAI's
 
     def __init__(self) -> None:
-        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were told
+        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were sent
         self._echoes: dict[int, Echo] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:

@@ -10,7 +10,7 @@ from eagle_jax.text.detokenize import INCOMPLETE, decode
 
 
 class Echo:
-    """The text of one completion, told piece by piece, which begins with its prompt.
+    """The text of one completion, sent piece by piece, which begins with its prompt.
 
     Special tokens have no text, in the prompt neither.
     """

@@ -12,7 +12,7 @@ Top = Sequence[Sequence[tuple[int, float]] | None]
 
 
 class TokenLogprobs:
-    """The tokens of one answer to a prompt as its responses show them, told piece by piece."""
+    """The tokens of one answer to a prompt as its responses show them, piece by piece."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
         self._tokenizer, self._detokenizer = tokenizer, IncrementalDetokenizer(tokenizer, prompt)

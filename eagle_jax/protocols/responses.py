@@ -61,7 +61,7 @@ KINDS = {str: ("message", "output_text"), Thought: ("reasoning", "reasoning_text
 
 
 class _Items:
-    """The items of an answer as they come, and the events that tell them.
+    """The items of an answer as they come, and their events.
 
     Attributes:
         complete: the items that are.

@@ -21,7 +21,7 @@ def tools_of(fields: Fields) -> Tools | None:
 
 
 def _without_ignored(fields: Fields, name: str, tool: Any) -> Any:
-    """Returns a tool without what is passed over; what is none is left as it is."""
+    """Returns a tool without ignored fields; a value that is not a tool stays as it is."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool

@@ -263,7 +263,7 @@ class Batch:
         return {"mode": mode, "sharding": self.model.sharding}
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
-        """Returns arguments whose shapes follow from a few numbers: on one device, beside the same models."""
+        """Returns arguments whose shapes follow from a few numbers: on one device, with the same models."""
         if self.model.sharding is not None:
             return params, *others
         processor = params.processor

@@ -11,7 +11,7 @@ from eagle_jax.requests.options import mode_of, options_for, seeds_for
 from eagle_jax.requests.request import Request, fitted, requests_for
 from eagle_jax.scheduling.sizes import chunk_tokens, slots_for_tree
 
-OWN_STOP_IDS = 8  # that a request to an engine may have beside the model's
+OWN_STOP_IDS = 8  # that a request to an engine may have besides the model's
 
 
 @dataclasses.dataclass(frozen=True)

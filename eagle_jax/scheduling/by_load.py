@@ -68,7 +68,7 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
     """Returns the drafters that were chosen for a batch of `rows` rows and for fewer of them.
 
     Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. With
-    `tree="auto"` there is plain decoding beside each tree, and a small tree for few rows on a CPU. All rows take
+    `tree="auto"` there is plain decoding besides each tree, and a small tree for few rows on a CPU. All rows take
     part in every step where they lie in fixed places, over several devices, and with a target of a caller's own, which
     need not know of rows of a cache.
 

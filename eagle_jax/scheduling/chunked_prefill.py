@@ -1,4 +1,4 @@
-"""Prefill of one request chunk by chunk, beside a batch that goes on decoding in between."""
+"""Prefill of one request chunk by chunk, while a batch goes on decoding in between."""
 
 import dataclasses
 import functools

@@ -132,7 +132,8 @@ class Engine:
             prompts: each is text, chat messages or token ids.
             max_new_tokens: longest answer, in tokens; None is what the engine has room for. The rest is as in
                 `generate`, with at most 8 `stop_token_ids`.
-            cache_salt: prompts with another one share nothing that was read, so that no time tells what others asked.
+            cache_salt: prompts with different salts share no cached prefix, so that response times reveal nothing about
+                other prompts.
 
         Raises:
             ValueError, TypeError: as `generate` does; also when a prompt and its answer need more than `max_tokens`.

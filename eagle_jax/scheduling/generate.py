@@ -144,7 +144,7 @@ def stream(
         steps: steps between two polls of the answers.
 
     Yields:
-        `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
+        `Chunk`s: `index` is the number of the prompt that is answered; the last one of each carries the `Result`.
     """
     items, _ = split(prompts)
     steps = whole_number("steps", steps, 1)

@@ -20,14 +20,16 @@ class Intake:
     """Makes requests that fit an engine, for any thread.
 
     Tokenizers refuse several threads at once, so one waits for another here; automata of structured output, which may
-    take seconds, are made beside.
+    take seconds, are made in another thread.
     """
 
     def __init__(self, model: Model, max_tokens: int):
         self._model, self._max_tokens, self._tokenizing = model, max_tokens, threading.Lock()
         self._stopping = threading.Event()
         if model.tokenizer is not None:
-            model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
+            model.tokenizer(
+                "a"
+            )  # the first use may change it (truncation is turned off): not while other threads use it
 
     def requests(
         self,

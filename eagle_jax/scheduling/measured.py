@@ -17,7 +17,7 @@ from eagle_jax.scheduling.by_load import ByLoad
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
-MEMORY = 0.9  # weight of a run beside that of the next
+MEMORY = 0.9  # weight of a run relative to that of the next
 ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
 
 

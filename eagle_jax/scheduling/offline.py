@@ -63,4 +63,4 @@ def run(
                 yield event
         if utilisation is not None:
             utilisation.row_steps += scheduler.row_steps
-        scheduler.close()  # there may be no room for its caches beside the next one's
+        scheduler.close()  # there may be no room for its caches and the next one's

@@ -39,7 +39,7 @@ from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.struct import pytree
 from eagle_jax.workarounds import loop_options
 
-PREFIX_CACHE_BYTES = 1 << 30  # an engine's, if nothing is said: 8,000 tokens of Llama-3.1-8B in bfloat16
+PREFIX_CACHE_BYTES = 1 << 30  # default of an engine: 8,000 tokens of Llama-3.1-8B in bfloat16
 PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
 
 

@@ -19,7 +19,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Recorded:
-    """A drafter's state, and beside it the last step that each row took part in; of `path` the first `count` nodes were
+    """A drafter's state, and the last step that each row took part in; of `path` the first `count` nodes were
     committed.
     """
 

@@ -97,8 +97,8 @@ class Scheduler:
         return id
 
     def is_ready(self, request: Request) -> bool:
-        """Returns whether nothing has to be compiled before the request can join; else that begins, beside the batch.
-        With `prefill_chunks`; raises as `TablePrograms.cover` does.
+        """Returns whether nothing has to be compiled before the request can join; else compiling begins while the batch
+        goes on. With `prefill_chunks`; raises as `TablePrograms.cover` does.
         """
         assert self._batch is not None
         queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]

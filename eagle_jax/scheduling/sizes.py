@@ -9,7 +9,9 @@ CHUNK = 256  # prompt tokens that an accelerator reads per forward pass
 
 
 def rows_of(model: Model) -> int:
-    """Answers decoded together if nothing is said: 8 on a CPU, else 32, on every part of a mesh's `data` axis."""
+    """Returns the default number of answers decoded together: 8 on a CPU, else 32, on every part of a mesh's `data`
+    axis.
+    """
     parts = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return parts * (8 if jax.default_backend() == "cpu" else 32)
 
@@ -21,7 +23,7 @@ def rows_for(model: Model, requests: int) -> int:
 
 
 def slots_for_tree(depth: int, prompt: int, tokens: int, chunk: int) -> int:
-    """`slots_to_hold` beside trees of a depth, with prompts that are read in chunks of `chunk` tokens."""
+    """Returns `slots_to_hold` with trees of a depth, with prompts that are read in chunks of `chunk` tokens."""
     return bucket(max(tokens + depth + 1, -(-prompt // chunk) * chunk))
 
 

@@ -1,4 +1,4 @@
-"""Programs for requests whose tables are larger than most, compiled beside an engine's thread."""
+"""Programs for requests whose tables are larger than most, compiled in another thread than the engine's."""
 
 import concurrent.futures
 import logging

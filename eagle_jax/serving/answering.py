@@ -121,7 +121,7 @@ async def _all(submitted: Submitted) -> list[Result]:
 
 
 async def _scores(submitted: Submitted) -> None:
-    """Waits for the prompts' own log-probabilities, which no answer can be told without. Raises `Refused`."""
+    """Waits for the prompts' own log-probabilities, which every answer needs. Raises `Refused`."""
     scores = [await ticket.aresult() for ticket in submitted.scores]
     if any(result.prompt_logprobs is None for result in scores):
         raise _too_busy()

@@ -183,7 +183,7 @@ class AuthMiddleware:
 
 
 def _address(scope: Scope) -> str:
-    """Returns what the routes match: the path behind the one that this application is mounted at, or that a proxy cuts
+    """Returns what the routes match: the path after the one that this application is mounted at, or that a proxy cuts
     off.
     """
     path, root = scope["path"], scope.get("root_path", "")

@@ -30,7 +30,7 @@ class Limits:
         head_seconds: until its first line and headers are there.
         body_seconds: until its body is there.
         answer_seconds: until its answers end; they are cut then, as if for length.
-        drain_seconds: that answers under way are given when the server is told to stop.
+        drain_seconds: that answers under way are given when the server is asked to stop.
     """
 
     body_bytes: int = 4 << 20

@@ -1,4 +1,4 @@
-"""Several processes that run one program: they meet first, so that one that is missing is told by its number.
+"""Several processes that run one program: they meet first, so that one that is missing is reported by its number.
 
 Without that, JAX's own start ends a process that waits in vain with a core dump.
 """
@@ -33,7 +33,7 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
 
     Raises:
         ValueError: an address or number that cannot be, hosts with different numbers of devices, or "auto" where
-            nothing tells of other processes, or beside numbers.
+            no setting names other processes, or with numbers.
         TimeoutError: not all came in time; names the missing ones. With "auto" it is JAX that waits, and ends the
             process with a message of its own.
     """

@@ -137,7 +137,7 @@ def model_sizes(config: LlamaConfig) -> list[int]:
 
 
 def _widths(config: LlamaConfig) -> list[int]:
-    """Of what is in the place of the MLP, and of what is beside it."""
+    """Returns the width of the MLP or experts, and of an MLP in parallel with experts."""
     if config.experts is None:
         return [config.intermediate_size]
     parallel = [config.intermediate_size] if config.experts.parallel_mlp else []

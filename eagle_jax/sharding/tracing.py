@@ -1,4 +1,5 @@
-"""What a program that is traced over a mesh is told of it: states keep their places, and each device works on its own.
+"""Sharding constraints inside programs that are traced over a mesh: states keep their places, and each device works on
+its own.
 
 XLA finds most of this out by itself. It does not know that caches had better stay where they are, and of sorts and
 searches that their rows are independent.

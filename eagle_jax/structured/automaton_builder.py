@@ -69,7 +69,7 @@ def automaton_of(part: Part, what: str) -> ByteAutomaton:
 
 
 class _Subsets:
-    """The subset construction, in which a block that nothing else runs beside is taken as a whole."""
+    """The subset construction, in which a block that no other state runs in parallel with is taken as a whole."""
 
     def __init__(self, builder: Builder, end: int, what: str):
         self._builder, self._end, self._what = builder, end, what

@@ -95,7 +95,7 @@ class _Lane:
         seconds: of the CPU that each may take.
         niceness: of the process.
         waiting: how many may wait.
-        stops: whether one that is being made is given up as soon as its request is told to stop.
+        stops: whether one that is being made is given up as soon as its request is cancelled.
     """
 
     def __init__(self, seconds: float, niceness: int, waiting: int, *, stops: bool) -> None:

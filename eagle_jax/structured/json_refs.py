@@ -33,7 +33,7 @@ def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any)
 
 
 def _opened(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
-    """Returns a schema with what it refers to, as far as that can be told, and with what stands beside it."""
+    """Returns a schema with what it refers to, as far as that can be resolved, and with the keywords next to it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
             return schema

@@ -203,7 +203,7 @@ class _Writer:
         return schema, dataclasses.replace(place, refs=(*place.refs, ref))
 
     def _alternatives(self, keywords: Keywords, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
-        """Returns the alternatives of the first choice, each with all that stands beside it."""
+        """Returns the alternatives of the first choice, each with all keywords next to it."""
         (name, schemas), *others = choices
         common = [keywords, *({other: inner} for other, inner in others)] if keywords or others else []
         if name == "oneOf" and not exclude_each_other(schemas, keywords, place.root):

@@ -28,7 +28,7 @@ def string(keywords: Mapping[str, Any], where: str, longest: int) -> ByteAutomat
     """Matches strings that keywords of a schema allow.
 
     Args:
-        longest: what a larger `maxLength` counts as; less beside a pattern or a format, but 64 at least.
+        longest: what a larger `maxLength` counts as; less with a pattern or a format, but 64 at least.
 
     Raises:
         ValueError: there are none, or they cannot be followed.

@@ -19,7 +19,7 @@ class TokenAutomaton:
         token_class: of each token.
         next: the state after a token of a class; -1 where it is not allowed. State 0 is the first one.
         mask_of_state: which mask a state has.
-        masks: bit i % 32 of word i // 32 tells whether token i is allowed.
+        masks: bit i % 32 of word i // 32 is set if token i is allowed.
     """
 
     token_class: Int[np.ndarray, "v"]

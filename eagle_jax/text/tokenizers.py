@@ -106,7 +106,7 @@ def fingerprint(tokenizer: Any) -> str:
 
 
 def refuse_other_tokenizer(target: Any, other: Any, whose: str) -> None:
-    """Refuses what speaks of other tokens than the target; where one of the two has no tokenizer, nobody can tell.
+    """Refuses a model with other tokens than the target's; not checked where one of the two has no tokenizer.
 
     Raises:
         ValueError: `other` gives a token another id, or has other tokens.

@@ -16,8 +16,8 @@ BLOCK_SIZES = {"dflash": 16, "dspark": 7, "dflash2": 8}
 
 
 def begin(start: Start) -> DFlash:
-    """Random, as published, beside the target's embedding and output matrix, or rows of the latter; a selector chooses
-    at first what the slots alone would.
+    """Initialises a random head, as published, with the target's embedding and output matrix, or rows of the latter; a
+    selector chooses at first what the slots alone would.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)

@@ -10,7 +10,7 @@ after the anchor is compared with what the target made of the text up to there, 
 The authors learn from the text's own tokens, with a decay of exp(-1/7) in blocks of 16 and exp(-1/4) in blocks of 8
 (arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here unless the objective
 says otherwise: the text is the target's, and its distribution says more than one token drawn from it. What DSpark's and
-DFlash 2's heads learn beside it is in `edges_loss`.
+DFlash 2's heads learn besides is in `edges_loss`.
 """
 
 import functools
@@ -93,7 +93,7 @@ def _of_blocks(
 ) -> tuple[Float[Array, ""], Report]:
     """Returns the loss of slots, given the text's tokens before them and what the target says there."""
     logits, drafted = teacher_forced_logits(head, slots, previous), mask & (truth.following >= 0)
-    others: dict[str, tuple[Array, Array]] = {}  # losses beside those on the distribution, and the slots they are of
+    others: dict[str, tuple[Array, Array]] = {}  # losses besides those on the distribution, and the slots they are of
     if head.config.confidence is not None:
         others["confidence"] = confidence_loss(head, slots, previous, overlap(logits, truth)), mask
     if head.config.selector is not None:

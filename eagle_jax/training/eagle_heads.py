@@ -66,7 +66,7 @@ def shapes(config: HeadConfig, target: LlamaConfig) -> Head | Head3:
     """Returns the EAGLE head that `first` makes for such a target, of shapes; for plans.
 
     Raises:
-        ValueError: another method, or an earlier head to go on from, whose files alone tell its sizes.
+        ValueError: another method, or an earlier head to go on from, whose sizes only its files state.
     """
     if config.method not in ("eagle1", "eagle3") or config.start is not None:
         raise ValueError(f"head.method={config.method}, start={config.start}; expected a new EAGLE head to plan for")

@@ -53,7 +53,7 @@ def selector_loss(
     """Returns the loss of the selector's choice at each slot, in nats, and whether the right one was among the
     candidates.
 
-    Where the text's token is none of them, it takes the place of the last, as speculators trains.
+    If the text's token is not among them, it replaces the last, as speculators trains.
 
     Args:
         following: the text's tokens (draft ids); where it is -1, the number is of no use.

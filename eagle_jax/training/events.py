@@ -1,4 +1,4 @@
-"""What a run tells while it runs, to whoever shows it."""
+"""Events that a run reports while it runs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Storing:
-    """What the target makes of the text goes into files; told first before any of them is written.
+    """What the target makes of the text goes into files; reported first before any of them is written.
 
     Attributes:
         folder: where they are.

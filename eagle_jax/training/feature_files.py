@@ -135,7 +135,7 @@ def store(
 ) -> FeatureFiles:
     """Returns the features of all rows, in `config.features.folder`; those that are there already are kept.
 
-    What it will take is told before anything is written.
+    The required space is reported before anything is written.
 
     Args:
         taps: those of the head that is trained.

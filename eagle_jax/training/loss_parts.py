@@ -82,7 +82,7 @@ def distribution_loss(
 ) -> Float[Array, ""]:
     """Between the guessed distribution and the true one, as the objective wants it, over the slots that count.
 
-    The target's distribution among the drafted tokens says little where its likeliest token is none of them; what
+    The target's distribution among the drafted tokens says little where its likeliest token is not drafted; what
     sampling would accept is known everywhere.
     """
     counted = mask & truth.drafted
@@ -109,7 +109,7 @@ def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*
 
 
 def mean(values: Float[Array, "*slots"], mask: Bool[Array, "*slots"]) -> Float[Array, ""]:
-    """Over the slots in `mask`; 0 if there are none."""
+    """Averages over the slots in `mask`; 0 if there are none."""
     return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
 
 
@@ -169,7 +169,7 @@ class Truth:
 
     @staticmethod
     def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"], following: Int[Array, "b n"]) -> "Truth":
-        """Returns the target's of its hidden states, and the text's tokens (target ids) that follow; -1 is none."""
+        """Computes the truth from the target's hidden states and the text's next tokens (target ids); -1 is none."""
         logits = jax.lax.stop_gradient(target.logits(hidden))
         best, among_drafted = argmax(logits), head.drafted_part(logits)
         drafted = head.target_ids(argmax(among_drafted)) == best

@@ -17,7 +17,7 @@ class Metrics:
     Args:
         folder: where they go; None keeps none, as all processes but the first do.
         after: the step that the run continues from; 0 starts anew.
-        tensorboard: also write event files beside.
+        tensorboard: also write event files.
 
     Raises:
         ImportError: TensorBoard was asked for and is not installed.
@@ -61,8 +61,8 @@ def numbers(loss: float, report: Report) -> dict[str, Any]:
 
 
 def _lines(path: Path, after: int) -> list[bytes]:
-    """Returns the records until a step. What is none is left out: a kill leaves half a line, a failing disk worse, and
-    no update depends on them.
+    """Returns the records until a step. Damaged lines are left out: a kill leaves half a line, a failing disk worse,
+    and no update depends on them.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith(b"\n") and (step := _step(line)) is not None and step <= after]

@@ -39,7 +39,7 @@ class Order:
         """Continues from a position of the same text.
 
         Args:
-            changed: how settings of the data differ from what they were then, to be said where the text differs.
+            changed: how settings of the data differ from what they were then, for the error where the text differs.
 
         Raises:
             ValueError: the position is of other text.

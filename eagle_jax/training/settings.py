@@ -208,7 +208,7 @@ class CheckpointConfig:
 
     Args:
         every: updates between two checkpoints; each is measured on the held-out text first.
-        keep: newest checkpoints kept, beside the best one.
+        keep: newest checkpoints kept, besides the best one.
     """
 
     every: int = 500

@@ -140,13 +140,13 @@ def _tune(
         estimates = ranked(costs, by_tree)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
         default = default_tree(model, name, rows)
-        # a tree of fixed shape, which Medusa has by default where there is room, is none that a finding holds
+        # a tree of fixed shape, which Medusa has by default where there is room, is not one that a finding can hold
         trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]
         drafters: dict[DynamicTree | None, Drafter] = {None: Plain()}
         drafters |= {tree: drafter_with(model, name, tree) for tree in trees}
         runs = [time_answers(start, drafters, advance)]
         for batch in batches[1:]:
-            start.batch.free()  # there may be no room for its caches beside the next one's
+            start.batch.free()  # there may be no room for its caches and the next one's
             start = Start(endless, largest, batch, others=requests)
             runs.append(time_answers(start, drafters))
         measured = {tree: _together(run[tree] for run in runs) for tree in drafters}

@@ -90,7 +90,7 @@ def glm4_moe_lite(stated: Stated) -> Experts:
 
 
 def qwen3_next(stated: Stated) -> Experts:
-    """Qwen3-MoE's, with a shared expert behind a gate of its own."""
+    """Qwen3-MoE's, with a shared expert that has its own gate."""
     wide = integer(stated, "shared_expert_intermediate_size")
     return dataclasses.replace(qwen3_moe(stated), shared_intermediate_size=wide, shared_gate=True)
 

@@ -22,7 +22,7 @@ class Family:
         title: the models, as people call them.
         differs: what is not as in Llama, in a sentence.
         architecture: the one class with an output matrix.
-        whole: `model_type` of configs that hold this one as their `text_config`, beside parts that read no text, and
+        whole: `model_type` of configs that hold this one as their `text_config`, next to parts that read no text, and
             the class of such a model; None if there are none.
         also: other `model_type`s of the same models.
         keys: what its config says beyond what every family's says.

@@ -71,7 +71,7 @@ class Tensors:
     Attributes:
         renamed: names of ours within a layer, and theirs.
         router, correction: names of the router and of the correction of its choice.
-        shared: name of the expert that every token goes through, and of the gate behind it.
+        shared: name of the expert that every token goes through, and of its gate.
         experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
         joined: the tensors that hold several parameters.
         unread: patterns of tensors that are left alone: of layers that predict further tokens.

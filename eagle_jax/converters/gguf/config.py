@@ -79,13 +79,13 @@ _UNSAID: Mapping[str, Mapping[str, Any]] = {
     "glm4moe": {"first_k_dense_replace": 0, "norm_topk_prob": False},
 }
 _CHECKED = {"attention.head_count", "attention.head_count_kv", "attention.value_length", "rope.dimension_count"}
-# vocab_size is the number of rows of the embedding; the others tell how the file came about.
+# vocab_size is the number of rows of the embedding; the others describe how the file was made.
 _IGNORED = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
 _NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout", "expert_weights_norm"}
 # Entries of other models, in files of these only where they change nothing.
 _ABSENT = {"expert_count": 0, "expert_used_count": 0}
 
-# Numbers of layers of the Gemmas that scale queries by hidden size / heads, as llama.cpp tells them apart.
+# Numbers of layers of the Gemmas that scale queries by hidden size / heads, as llama.cpp distinguishes them.
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 
 # Keys that follow from the tensors of a layer.

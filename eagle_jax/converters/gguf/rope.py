@@ -42,14 +42,14 @@ _NOT_ROTATED = 1e30  # the divisor of a frequency that is 0
 
 
 def rope_entries(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_scaling`, and what stands beside it.
+    """Returns `rope_scaling` and the entries that go with it.
 
     Args:
         stated: entries about the model, by their names after the architecture's.
         entries: what is known of `config.json`: `head_dim`, `rope_theta`, `max_position_embeddings`.
 
     Raises:
-        ValueError: tensors of factors beside scaling of another kind, or factors of no kind that is known.
+        ValueError: tensors of factors with scaling of another kind, or factors of no kind that is known.
     """
     architecture = file.architecture
     names = SETTINGS | dict(OWN.get(architecture, {}))

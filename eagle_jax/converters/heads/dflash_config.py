@@ -21,7 +21,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 FAMILY, ARCHITECTURE = "qwen3", dflash_edges.DFLASH
 NESTED, LEFT, ENTERED = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
 
-# Factors and a cap of Gemma-like targets, whose absence says that there is none.
+# Factors and a cap of Gemma-like targets, whose absence means that there is none.
 _NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
 _EITHER = frozenset({"block_size", "mask_token_id", LEFT, "sample_from_anchor", *_NUMBERS})
 _OUTER = _EITHER | {NESTED, ENTERED, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}

@@ -1,4 +1,4 @@
-"""What DFlash 2's and DSpark's heads on disk have beside a DFlash head's, in tensors and in `config.json`.
+"""What DFlash 2's and DSpark's heads on disk have besides a DFlash head's parts, in tensors and in `config.json`.
 
     DFlash2DraftModel     layers.{i}.{attention,mlp}_conv.{base_kernel, kernel_projection.weight}
                           candidate_selector.{hidden_projection.weight, predecessor_codebook, successor_codebook}

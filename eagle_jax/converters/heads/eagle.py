@@ -265,7 +265,7 @@ def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target:
     if config.layers.hidden_size != config.target_hidden_size or target.config.scales_edges:
         return table
     theirs = np.asarray(target.table)
-    # Some rows at a time, so that rounding copies little, and tables that differ are told apart at once.
+    # Some rows at a time, so that rounding copies little, and a difference is found early.
     blocks = [slice(start, start + 4096) for start in range(0, len(table), 4096)]
     with np.errstate(over="ignore"):
         down = all(np.array_equal(table[rows], theirs[rows].astype(table.dtype)) for rows in blocks)

@@ -149,7 +149,9 @@ def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
 
 
 def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
-    """Returns the target's vocabulary, by whatever tells: the mask of drafted tokens, the embedding, the config."""
+    """Returns the target's vocabulary, by the first that states it: the mask of drafted tokens, the embedding, the
+    config.
+    """
     for key in (KEPT, EMBEDDING):
         if key in info and info[key].shape:
             _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)

@@ -2,7 +2,7 @@
 
 A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so of a target it is
 passed over, with a line in the log. A key that transformers knows and this package does not model must have its
-default. Nothing tells what an unknown key means in a draft head, whose code is its author's: it must be empty.
+default. The meaning of an unknown key in a draft head cannot be known, whose code is its author's: it must be empty.
 """
 
 import dataclasses

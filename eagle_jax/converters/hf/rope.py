@@ -176,7 +176,7 @@ def _read(
     stated = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
     rope |= {"interleaved": True} if "interleaved" in extras or stated else {}
     if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
-        # A context given beside the settings wins over one given within.
+        # A context given next to the settings wins over one given within.
         within = settings.get("original_max_position_embeddings")
         context = entries.get("original_max_position_embeddings") or within or max_position_embeddings
         rope["original_max_position_embeddings"] = int(_number("original_max_position_embeddings", context))

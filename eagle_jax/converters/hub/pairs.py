@@ -1,6 +1,6 @@
 """Known pairs of target and draft head: where they are on the HuggingFace hub or in the package, and what they take.
 
-Head dimensions are those that the published files were found to have; where nobody has said, there are none.
+Head dimensions are those that the published files were found to have; where they are not known, there are none.
 """
 
 import dataclasses

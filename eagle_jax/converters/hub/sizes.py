@@ -7,7 +7,7 @@ from eagle_jax.configs.target import Experts, LlamaConfig, Rope
 
 # Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
-OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 beside int4
+OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 in models of int4
 
 
 @dataclasses.dataclass(frozen=True)

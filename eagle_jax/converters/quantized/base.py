@@ -21,7 +21,7 @@ class StoredWeight:
         info: of the weight that they make.
         parts: names of the tensors.
         read: reads it, with a function that takes a tensor by its name.
-        optional: tensors beside it that change nothing, and that a model may not know.
+        optional: further tensors of the weight that change nothing, and that a model may not know.
     """
 
     info: TensorInfo

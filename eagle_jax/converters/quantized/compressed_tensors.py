@@ -1,4 +1,4 @@
-"""compressed-tensors, which llm-compressor writes and vLLM reads; the tensors of a weight tell which format it has.
+"""compressed-tensors, which llm-compressor writes and vLLM reads; the tensors of a weight show its format.
 
 format                 tensors beside X.weight_scale                       rule
 pack-quantized         X.weight_packed [out, words] int32, X.weight_shape  q stored as q + 2 ** (b - 1), low bits first
@@ -10,7 +10,7 @@ nvfp4-pack-quantized   X.weight_packed [out, in / 2] uint8,                W = v
 mxfp4-pack-quantized   X.weight_packed [out, in / 2] uint8                 W = v * 2 ** (s - 127)
 
 Scales are [out, groups], [out, 1], [1], or one for each block. Zero points z are in X.weight_zero_point: int8 as the
-scales, or packed along the outputs beside packed codes. With `actorder: group` X.weight_g_idx has the group of each
+scales, or packed along the outputs with packed codes. With `actorder: group` X.weight_g_idx has the group of each
 input. naive-quantized is one of these, mixed-precision several of them.
 """
 
@@ -65,7 +65,7 @@ def _settings(stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Yields every weight with a scale, whatever its format."""
     block, every = _block(stated), _settings(stated)
-    # What every weight must have; where groups differ, their tensors tell.
+    # What every weight must have; where groups differ, their tensors decide.
     has_zeros = bool(every) and not any(weights.get("symmetric", True) for weights in every)
     has_order = bool(every) and all(weights.get("actorder") in ("group", "dynamic") for weights in every)
     needed = (*([ZERO] if has_zeros else []), *([ORDER] if has_order else []))

@@ -125,7 +125,7 @@ def keep_best(
     if shape.nodes - 1 < scores.shape[1] or best_first:
         order = by_row(best_of)(scores)
         best_parents = jnp.take_along_axis(parents, order, axis=1)
-        # a parent's place among those that were kept; the root is none of them
+        # a parent's place among those that were kept, without the root
         place = jnp.arange(1, shape.nodes, dtype=jnp.int32)
         is_parent = order[:, None, :] == best_parents[:, :, None]
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1

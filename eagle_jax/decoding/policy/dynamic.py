@@ -48,7 +48,7 @@ class DynamicTree(TreePolicy):
         top_k: children of a node.
         beam: nodes of a frontier, as far as there are so many candidates; None is `top_k`, as published (EAGLE-2).
         least: probability of a path, by its score, below which it is left out; 0 leaves out none.
-        best_first: number the nodes by their scores instead, so that a tree tells which smaller ones it contains.
+        best_first: number the nodes by their scores instead, so that prefixes of a tree are the smaller trees.
     """
 
     depth_steps: int

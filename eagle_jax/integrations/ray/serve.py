@@ -28,7 +28,7 @@ def deployment(
 
     A replica is healthy while its engine takes requests; one that is not is replaced. When Ray stops one it gets no
     more requests and ends those that it has, for `limits.drain_seconds` at most. Prefixes of prompts are kept in each
-    replica for itself, and `/metrics` tells of the one that answers.
+    replica for itself, and `/metrics` reports on the one that answers.
 
     Args:
         load: makes the model, in the replica: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.

@@ -67,7 +67,7 @@ def measure(
 
 
 def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[], object]) -> Iterator[Finding]:
-    """Yields the candidates of a class; without a reference nothing can be said of any."""
+    """Yields the candidates of a class; without a reference none can be checked."""
     operation, shape = group[0].operation, group[0].shape
     if time.monotonic() > until:
         late = Finding(device=findings.device(), operation=operation, shape=shape, candidate="", reason=NO_TIME)

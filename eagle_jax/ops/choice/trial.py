@@ -47,7 +47,7 @@ def within(seconds: float, run: Callable[[], T]) -> T:
     def body() -> None:
         try:
             outcome.append((run(), None))
-        except BaseException as error:  # whatever it raises is told
+        except BaseException as error:  # whatever it raises is reported
             outcome.append((None, error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)

@@ -37,7 +37,7 @@ VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
 AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "avx512bf16", "avx512vnni"})  # the last two for what is too short
 WITHOUT = "EAGLE_JAX_CPU_WITHOUT"  # instruction sets that are not used, as beginnings of LLVM's names: `avx512,amx`
-LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights beside the rows
+LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights and the rows
 
 
 def i64(value: int) -> ir.Constant:
@@ -195,7 +195,7 @@ def _start() -> None:
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM cannot tell."""
+    """Instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM does not know."""
     return frozenset(name for name, has in _host_features().items() if has)
 
 
@@ -227,7 +227,7 @@ def has_amx() -> bool:
 class Code:
     """A compiled module. Its code is valid as long as this object lives.
 
-    Object code is cached in the user's cache folder, beside XLA's, under a hash of everything that it depends on.
+    Object code is cached in the user's cache folder, next to XLA's, under a hash of everything that it depends on.
 
     Args:
         name: of the module.

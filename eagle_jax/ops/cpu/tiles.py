@@ -136,7 +136,7 @@ def _add_row_sums(
 
 
 def _columns_in_registers(rows: int, columns: int) -> int:
-    """Returns how many columns' weights fit into registers beside the sums of all columns; at least 1."""
+    """Returns how many columns' weights fit into registers together with the sums of all columns; at least 1."""
     return max(columns if rows * columns + columns < REGISTERS else columns // 2, 1)
 
 

@@ -110,7 +110,7 @@ class Engines:
         """Compiles an engine, which takes a while.
 
         Raises:
-            MemoryError: it does not fit beside the others.
+            MemoryError: it does not fit into memory with the others.
         """
         drafting = {"drafter": method.drafter, "tree": tree_argument(method)}
         try:

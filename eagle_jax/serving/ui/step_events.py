@@ -1,4 +1,4 @@
-"""Chunks of an answer as the page is told them: the text of each token, which were guessed, and the tree."""
+"""Chunks of an answer in the page's form: the text of each token, which were guessed, and the tree."""
 
 import functools
 import math
