@@ -47,7 +47,7 @@ def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> 
     """Keeps other processes out of an open file until it is closed; a lock ends with its process.
 
     Args:
-        wait: until nobody else holds it.
+        wait: until it is released.
 
     Raises:
         ValueError: another process holds it; `what` names it in the message.

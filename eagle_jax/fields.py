@@ -1,4 +1,4 @@
-"""Fields of JSON objects: each is checked as it is taken, and what nobody took is refused."""
+"""Fields of JSON objects: each is checked as it is taken, and unknown fields are refused."""
 
 import json
 import math
@@ -30,7 +30,7 @@ class Fields:
     theirs.
 
     Args:
-        ignore_unknown: passes over fields that nobody knows; else they are refused.
+        ignore_unknown: passes over unknown fields; else they are refused.
     """
 
     def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool):

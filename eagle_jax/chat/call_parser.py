@@ -31,7 +31,7 @@ class CallParser:
 
     Attributes:
         at: characters that are read.
-        calls: the calls, once they are complete; empty if it is none.
+        calls: the calls, once they are complete; empty if it is not a call.
     """
 
     def __init__(self, format: ToolFormat, functions: Functions):
@@ -210,7 +210,7 @@ def skip_space(text: str, at: int) -> int:
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """Returns the JSON object of a text; None if it is none."""
+    """Returns the JSON object of a text; None if it is not one."""
     try:
         value = loads(text)
     except ValueError:

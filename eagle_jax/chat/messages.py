@@ -65,7 +65,7 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
     reads.
 
     Raises:
-        ValueError: a part of a content is no text, a call is none, or its arguments are no JSON.
+        ValueError: a part of a content is not text, a call is malformed, or its arguments are not JSON.
     """
     names: dict[Any, Any] = {}
     ids: dict[Any, Any] = {}

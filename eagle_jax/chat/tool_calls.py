@@ -12,8 +12,8 @@ SPACE, AFTER_CALL = re.compile(r"[ \n\t]*"), re.compile(r"[; \n\t]*")
 class CallReader:
     """Reads an answer as it comes: what is text, and what is a call.
 
-    Text that may turn out to begin a call is held back, a call until it is complete. What looks like a call and is none
-    (broken JSON, a function that nobody offered) is text. White space before a call, and after the last one, is
+    Text that may turn out to begin a call is held back, a call until it is complete. What looks like a call but is not
+    one (broken JSON, a function that was not offered) is text. White space before a call, and after the last one, is
     dropped.
 
     Args:

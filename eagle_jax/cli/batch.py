@@ -74,10 +74,10 @@ def batch(
 ) -> None:
     """Answer every row of JSON-lines files, durably and over as many hosts as there are.
 
-    A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) in the place of `prompt`,
+    A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) instead of `prompt`,
     and options of its own if it likes: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, and the names of
     `--set`. OpenAI's batch form is understood too, and answered in its own. Rows that cannot be answered get an
-    `error`, and the exit code is 1 then. Answers are kept as they are finished: the same command goes on where a job
+    `error`, and the exit code is 1 then. Answers are kept as they are finished: the same command continues where a job
     was stopped or killed, and the output, in the order of the input, comes out the same.
 
     **Examples**

@@ -101,7 +101,7 @@ def run(
 ) -> None:
     """Ask every question under every method, in one run, and report.
 
-    Each answer is kept as soon as it is there, one file per method in FOLDER: the same command goes on with a run that
+    Each answer is kept as soon as it is there, one file per method in FOLDER: the same command continues a run that
     was stopped. The method that begins changes from question to question; a request that had to compile is repeated,
     ten times at most, so compiling is not timed. At the end a table is printed and FOLDER/report.html written.
 
@@ -200,7 +200,7 @@ def compare_answers(
 
 
 def _run_folder(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
-    """Returns the folder, new or gone on with, which knows the command and the machine too."""
+    """Returns the folder of a new or continued run, in which the command and the machine are recorded."""
     where = surroundings()
     settings["device"] = where.pop("device")
     command = shlex.join(["eagle-jax", *sys.argv[1:]])

@@ -34,7 +34,7 @@ def train(
 ) -> None:
     """Train a draft head for a target, from conversations.
 
-    The same command goes on with a run that was stopped or killed, exactly where it would have been. The folder `out`
+    The same command continues a run that was stopped or killed, exactly where it would have been. The folder `out`
     of the settings keeps them, the checkpoints, `metrics.jsonl`, and at the end the best head, as published heads are
     kept. Ctrl-C stops after the update at work, with a checkpoint and exit code 130.
 

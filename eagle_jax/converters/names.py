@@ -160,7 +160,7 @@ def float_dtype(dtype: Any) -> jnp.dtype:
     """Returns a dtype that weights may have.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it is not supported.
     """
     try:
         chosen = jnp.dtype(dtype)

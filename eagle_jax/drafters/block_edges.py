@@ -1,4 +1,4 @@
-"""Trees from a DFlash block whose guesses depend on the token before: conditional edges in the place of marginals.
+"""Trees from a DFlash block whose guesses depend on the token before: conditional edges instead of marginals.
 
 One pass of the network has made the slots; a level of the tree costs the small heads of `models/edges.py` alone:
 

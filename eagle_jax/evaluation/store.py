@@ -98,7 +98,7 @@ class Folder:
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
             if begun:
-                read_run(path)  # somebody else's is not replaced
+                read_run(path)  # other files are not replaced
             (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})
         paths = {name: answer_file(path, name) for name in settings["methods"]}

@@ -39,7 +39,7 @@ class Parts:
 
     Attributes:
         draft: what a loop that drafts, and verifies nothing, takes beyond plain decoding.
-        verify: a step over a tree of this size that nobody drafted; drawing and committing are in it.
+        verify: a step over an undrafted tree of this size; drawing and committing are in it.
         step: the whole step.
     """
 

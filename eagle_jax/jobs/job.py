@@ -66,7 +66,7 @@ class Job:
         defaults: options of rows that do not state their own.
         made_with: what answers depend on besides, by name: the model, the drafter. Values are JSON's.
         token_ids: write these too.
-        ignore_unknown: pass over fields of rows that nobody knows.
+        ignore_unknown: pass over unknown fields of rows.
         host, hosts: every `hosts`-th row is answered here, from row number `host`.
         one_model: all processes of `jax.distributed` work on the same rows with one model; process 0 writes.
 

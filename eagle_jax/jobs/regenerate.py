@@ -84,7 +84,7 @@ def regenerate(
         batch_size: answers decoded together.
         write_every: conversations between two writes; four batches of them by default. A GPU, which answers large
             batches within seconds, wants more: it idles at the end of each.
-        limit: answer only the first so many conversations.
+        limit: maximum number of conversations to answer.
         made_with: what answers depend on besides, by name: the target, its dtype. Values are JSON's.
         progress: called with (conversations done, conversations in all).
 

@@ -26,7 +26,7 @@ class PromptScores:
         cache: the target's K/V of what was read.
         logprobs: log softmax(logits)[token] of the token at each position.
         ranks: one more than the number of tokens that are likelier there; 1 is the likeliest.
-        top: the likeliest tokens in the place of each; None when not asked for.
+        top: the likeliest tokens at each position; None when not asked for.
     """
 
     chunks: Int[Array, ""]

@@ -95,7 +95,7 @@ class DecodeState:
         committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
             prefill draws.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
-        top: the likeliest tokens in the place of each token, of rows that ask for them; None when none can.
+        top: the likeliest tokens at each position, of rows that ask for them; None when none can.
     """
 
     # Tokens

@@ -1,4 +1,4 @@
-"""The tree that was found fastest for a model on this machine, by batch size: what `tree="auto"` goes by.
+"""The tree that was found fastest for a model on this machine, by batch size: what `tree="auto"` follows.
 
 `eagle-jax tune` measures and keeps its findings in a file of the user's cache folder, and so does a server that ends,
 for those numbers of requests that it had. A model without findings gets a default tree.
@@ -189,7 +189,7 @@ def keep(budgets: Iterable[Budget]) -> Path:
 
 
 def _budget(entry: Any) -> Budget | None:
-    """Returns an entry of the file; None if it is none that this version writes."""
+    """Returns an entry of the file; None if this version does not write such entries."""
     try:
         budget = Budget(**{**entry, "tree": entry["tree"] and tuple(entry["tree"])})
         tree_of(budget)

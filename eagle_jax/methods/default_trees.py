@@ -23,7 +23,7 @@ class DefaultTree(NamedTuple):
         min_nodes: of each tree; with fewer plain decoding is faster.
         max_prompt_ratio: tokens of a prompt for each that its answer may have; with more, reading the prompt with the
             head too costs more than drafts save.
-        shared_nodes: trees of at most so many nodes are drafted twice as large, and share the room of the batch.
+        shared_nodes: trees of at most this number of nodes are drafted twice as large, and share the room of the batch.
     """
 
     tree: DynamicTree

@@ -162,8 +162,8 @@ class Choice:
     def for_batch(self, rows: int = 1, slots: int | None = None, prompt_ratio: float = 0.0) -> Drafter:
         """Returns the drafter for a batch of `rows` rows.
 
-        With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else
-        the default tree: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
+        With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for a number of concurrent answers, or
+        else the default tree: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
 
         Args:
             slots: of that batch's caches, if known.
@@ -201,8 +201,8 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
     """Checks what was asked for; "auto" is the model's head if it has one, or its draft model.
 
     Raises:
-        ValueError: a drafter that is not known, or that the model has nothing for; a tree that is none, or that the
-            drafter cannot have.
+        ValueError: a drafter that is not known, or that the model has nothing for; a tree that is not valid, or that
+            the drafter cannot have.
     """
     if isinstance(drafter, Drafter):
         if not tree_is(tree, "auto"):
@@ -254,7 +254,7 @@ def _cached_drafter(model: Model, name: str, policy: TreePolicy | None, small: b
 
 
 def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) -> TreePolicy | None:
-    """Returns the tree that `tree="auto"` means for a batch of so many rows, where nothing was measured; None where no
+    """Returns the tree that `tree="auto"` means for a batch of this size, where nothing was measured; None where no
     tree pays.
 
     Args:

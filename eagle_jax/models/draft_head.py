@@ -149,6 +149,6 @@ def check_vocabulary(head: AnyHead) -> None:
 
 
 def first_ids(config: EagleConfig | Eagle3Config | DFlashConfig) -> Int[Array, "d"] | None:
-    """Returns the draft vocabulary of a head that nobody chose one for: the lowest ids."""
+    """Returns the draft vocabulary of a head without a chosen one: the lowest ids."""
     size = config.draft_vocab_size
     return None if size is None or size == config.layers.vocab_size else jnp.arange(size, dtype=jnp.int32)

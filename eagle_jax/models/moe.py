@@ -1,4 +1,4 @@
-"""Sparse experts in the place of an MLP: a router sends each token through a few of them.
+"""Sparse experts instead of an MLP: a router sends each token through a few of them.
 
 A channel mixer of a decoder layer, such as this one, is a module that is called with the residual stream and the norms
 before and after it, and gives the stream with its part added.

@@ -96,7 +96,7 @@ class QuantType:
 
 @pytree
 class QuantArray:
-    """A quantized weight in the place of a float one. Its axes may be moved, split and stacked as the weight's may.
+    """A quantized weight instead of a float one. Its axes may be moved, split and stacked as the weight's may.
 
     Attributes:
         codes: of the weight's shape. Those of 4 bits take half a byte, but a whole byte on CPUs, where XLA multiplies

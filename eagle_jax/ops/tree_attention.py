@@ -75,7 +75,7 @@ def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Arr
 
 
 def check_rows(batch: int, prefix: CachedKV, cache_rows: Int[Array, "b"] | None) -> None:
-    """Refuses a cache of which nobody says which rows are the requests'."""
+    """Refuses a cache without a mapping of its rows to requests."""
     if cache_rows is None and len(prefix[0]) != batch:
         raise ValueError(
             f"a cache of {len(prefix[0])} rows for {batch} requests; pass cache_rows, which a Cache has as its rows"

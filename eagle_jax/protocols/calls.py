@@ -88,11 +88,11 @@ class Call:
         continuous_usage: whether each of its events says what was used so far.
         eagle: whether to report what every step committed.
         echo: whether the answer begins with the prompt.
-        prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
+        prompt_logprobs: how many likely tokens to report at each position of the prompt, in vLLM's form.
         tools: functions that the answer may call.
         separates_reasoning: whether reasoning is separated from the text.
         includes_reasoning: whether it is returned at all.
-        ignored: fields that nobody knows and that were passed over.
+        ignored: unknown fields that were passed over.
     """
 
     model: str | None
@@ -117,7 +117,9 @@ class Call:
 
     @property
     def scored(self) -> int | None:
-        """Likeliest tokens to find in the place of each of the prompt's; None where prompts are not scored."""
+        """Returns how many of the likeliest tokens to find at each position of the prompt; None where prompts are
+        not scored.
+        """
         echoed = self.options["top_logprobs"] if self.echo and self.options["logprobs"] else None
         asked = [top for top in (echoed, self.prompt_logprobs) if top is not None]
         return max(asked, default=None if self.is_answered else 0)

@@ -51,7 +51,7 @@ class Request:
 
 
 DUMMY_OPTIONS = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
-DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # of a row that nobody uses
+DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # of an unused row
 WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))
 
 
@@ -63,7 +63,7 @@ class PartialOutput:
         token_ids: its tokens.
         committed_at_step: the step that committed each token, counted from 1; 0 for the first, which prefill draws.
         logprobs: of each token; None unless asked for.
-        top_logprobs: the likeliest tokens in the place of each, with their log-probabilities; None unless asked for.
+        top_logprobs: the likeliest tokens at each position, with their log-probabilities; None unless asked for.
         trees: the last draft tree before each poll by its step, from a drafter that records them.
         seconds: spent on steps until the last poll.
     """

@@ -48,14 +48,14 @@ class ByLoad:
         return f"trees by answers at a time ({', '.join(parts)}{changes})"
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
-        """Returns the rows of the smallest step that so many take part in, and the drafter expected to be fastest for
-        it.
+        """Returns the rows of the smallest step that holds this number of requests, and the drafter expected to be
+        fastest for it.
         """
         size = self.rows_for(running)
         return size, self._expected[size]
 
     def rows_for(self, running: int) -> int:
-        """Returns the number of rows of the smallest step that so many take part in."""
+        """Returns the number of rows of the smallest step that holds this number of requests."""
         return next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
 
     @property

@@ -247,7 +247,7 @@ class Engine:
                 for event in self._scheduler.step():
                     self._report(event)
                 self._scoring.step(idle=not self._running)
-            except Exception as error:  # whatever it is, those who wait for an answer have to hear of it
+            except Exception as error:  # whatever it is, it is reported to those who wait for an answer
                 self._recover(error)
 
     def _has_work(self) -> bool:

@@ -61,7 +61,7 @@ def generate(
             chain, `(6, 0.8)`, the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`, or a policy of
             `eagle_jax.decoding.policy`.
         logprobs: report each token's log-probability.
-        top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token; one number for
+        top_logprobs: how many of the likeliest tokens to report at each position, 20 at most; one number for
             all prompts or a list with one for each.
         num_samples: answers to each prompt; the first is the one that a single answer would be.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.

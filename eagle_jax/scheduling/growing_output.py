@@ -42,7 +42,7 @@ class GrowingOutput:
 
     Args:
         logprobs: whether log-probabilities are kept.
-        top_logprobs: how many likely tokens are kept in the place of each token.
+        top_logprobs: how many likely tokens are kept at each position.
     """
 
     def __init__(self, *, logprobs: bool, top_logprobs: int):

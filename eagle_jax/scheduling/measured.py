@@ -1,4 +1,4 @@
-"""Which drafter is fastest for so many requests at a time, found out while they are answered.
+"""Which drafter is fastest for a number of concurrent requests, found out while they are answered.
 
 What a tree brings depends on the text, what it costs on the machine, its load and the weights. So each step's time is
 measured where it is spent, and whatever loses, drafting or plain decoding, is left. Texts are the same with any of
@@ -104,7 +104,9 @@ class Measured:
         }
 
     def choose(self, running: int) -> tuple[int, int, Drafter]:
-        """Returns the rows of the smallest step that so many take part in, and the drafter for it with its number."""
+        """Returns the rows of the smallest step that holds this number of requests, and the drafter for it with its
+        number.
+        """
         size = self.by_load.rows_for(running)
         index = self.contests[size].choose()
         return size, index, self.contests[size].drafters[index]

@@ -81,7 +81,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 
 
 def shapes_of(tree: Any) -> Any:
-    """Returns the tree with shapes in the place of its arrays, which may have been donated; `ready` takes it."""
+    """Returns the tree with shapes instead of its arrays, which may have been donated; `ready` takes it."""
 
     def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
         place = getattr(leaf, "sharding", None)
@@ -186,7 +186,7 @@ def _make_room() -> None:
     with _lock:
         _forget(-(-len(_programs) // 2))
     jax.clear_caches()
-    _left = _count_in(*MAPS[1]) or 0  # perhaps most are somebody else's
+    _left = _count_in(*MAPS[1]) or 0  # perhaps most belong to other libraries
 
 
 def _forget(count: int) -> None:

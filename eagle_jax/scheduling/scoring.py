@@ -27,7 +27,7 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
     Args:
         model: from `load`.
         prompts: text, chat messages, token ids, or a list of those, as in `generate`.
-        top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token.
+        top_logprobs: how many of the likeliest tokens to report at each position, 20 at most.
 
     Returns:
         `PromptLogprobs`; a list of them for a list of prompts.

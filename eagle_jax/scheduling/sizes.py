@@ -17,7 +17,9 @@ def rows_of(model: Model) -> int:
 
 
 def rows_for(model: Model, requests: int) -> int:
-    """Returns the number of rows of a batch of so many requests: a power of two on every part of the `data` axis."""
+    """Returns the number of rows of a batch for this number of requests: a power of two on every part of the `data`
+    axis.
+    """
     groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return groups << (-(-requests // groups) - 1).bit_length()
 

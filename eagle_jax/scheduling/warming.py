@@ -109,7 +109,7 @@ def warm_up(
 
 
 def _warmed(model: Model, drafter: Drafter, shape: BatchShape, options: Options) -> Warmed:
-    """Runs everything once that a batch runs: prefill, the loop, and a request in the place of a finished one."""
+    """Runs everything once that a batch runs: prefill, the loop, and a request in the slot of a finished one."""
     before = programs.compiled()
     request = Request(index=0, prompt=[0], options=options, seed=0, sample=0)
     batch = Batch(model, drafter, shape, [request] * shape.rows)

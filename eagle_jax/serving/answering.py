@@ -1,4 +1,4 @@
-"""From a request to its answers: whole or as a stream, for as long as somebody is there to read them."""
+"""From a request to its answers: whole or as a stream, for as long as a client reads them."""
 
 import asyncio
 import contextlib

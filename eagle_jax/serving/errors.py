@@ -94,7 +94,7 @@ async def on_gone(request: Request, error: Exception) -> Response:
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    """Returns the response to a mistake of ours; the server goes on, and its log has the traceback."""
+    """Returns the response to an internal error; the server goes on, and its log has the traceback."""
     log.error("a request failed", exc_info=error)
     refused = Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more")
     return refused.response(request.url.path)

@@ -66,7 +66,7 @@ class Service:
         engines: by the names that requests call models; the first is used when none is named.
         draining: whether new requests are refused because the server is about to stop.
         open: requests that are being answered.
-        ignore_unknown: whether fields of requests that nobody knows are passed over.
+        ignore_unknown: whether unknown fields of requests are passed over.
         generation_config: whether requests that do not say are answered as a model's `generation_config.json`
             recommends, and not as OpenAI does.
         formats: how models write calls of functions and reasoning.

@@ -42,7 +42,7 @@ def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
 
 @contextlib.contextmanager
 def traced_over(sharding: Sharding | None) -> Iterator[None]:
-    """What is traced inside goes by this mesh; None is one device."""
+    """Traces the block over this mesh; None is one device."""
     token = _current.set(sharding)
     try:
         yield
@@ -51,7 +51,7 @@ def traced_over(sharding: Sharding | None) -> Iterator[None]:
 
 
 def current_sharding() -> Sharding | None:
-    """Returns the mesh that what is being traced goes by; None is one device."""
+    """Returns the mesh of the current trace; None is one device."""
     return _current.get()
 
 

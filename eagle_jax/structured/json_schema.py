@@ -37,8 +37,8 @@ class Effort:
 
     Attributes:
         levels: how many times a reference may stand within what it refers to.
-        longest: characters of a string that are counted; a larger `maxLength` counts as so many.
-        items: of an array that are counted; a larger `maxItems` counts as so many.
+        longest: characters of a string that are counted; a larger `maxLength` counts as this number.
+        items: of an array that are counted; a larger `maxItems` counts as this number.
     """
 
     levels: int

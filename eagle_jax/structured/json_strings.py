@@ -1,4 +1,4 @@
-"""Automata of JSON strings: of any text, of so many characters, of those that a pattern or a format describes."""
+"""Automata of JSON strings: of any text, of a number of characters, of those that a pattern or a format describes."""
 
 import functools
 import json

@@ -89,7 +89,7 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
     """Returns the schema that OpenAI's `response_format` means; None for text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not valid.
     """
     expected = (
         'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'

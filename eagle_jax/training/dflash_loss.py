@@ -100,7 +100,7 @@ def _of_blocks(
         losses, present = selector_loss(head, slots, previous, truth.following)
         right = head.target_ids(choices(head, slots, previous)) == truth.best
         others |= {"selector": (losses, drafted), "candidates": (present.astype(jnp.float32), mask)}
-        others["agreement"] = right.astype(jnp.float32), mask  # in the place of the slots' own
+        others["agreement"] = right.astype(jnp.float32), mask  # instead of the slots' own
 
     def part(k: int) -> Parts:
         true = jax.tree.map(lambda part: part[:, :, k], truth)

@@ -9,7 +9,7 @@ from eagle_jax.training.prepare import DataReport
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Conversations are being read; so many are kept by now."""
+    """Conversations are being read; `kept` have been kept so far."""
 
     kept: int
 

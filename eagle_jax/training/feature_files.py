@@ -4,7 +4,7 @@
     00000.npy       rows 0, 1, .. as `[rows, n, f]`, the bits of each number as a whole one (.npy knows no bfloat16)
     00001.npy       the next ones
 
-A file gets its name when all of it is on disk, so a fill that was stopped goes on with the files that are missing.
+A file gets its name when all of it is on disk, so an interrupted fill continues with the missing files.
 """
 
 import dataclasses

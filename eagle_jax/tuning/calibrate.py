@@ -77,7 +77,7 @@ def calibrate_head(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Measures the head's guesses, writes what was found into its folder, and returns the model that goes by it.
+    """Measures the head's guesses, writes the calibration into its folder, and returns the model that uses it.
 
     Args:
         model: loaded from `target` and `head`, as `load` takes them.

@@ -200,8 +200,8 @@ def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
 
 
 def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
-    """Returns trees that end where the drafter is unsure, for so many answers at a time, none larger than the largest
-    tree.
+    """Returns trees that end where the drafter is unsure, for a number of concurrent answers, none larger than the
+    largest tree.
     """
     if jax.default_backend() != "cpu" or rows > 1:
         return []

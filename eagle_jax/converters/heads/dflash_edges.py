@@ -92,7 +92,7 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
         stated: value of every key of `KEYS[method]`; None where there is none.
 
     Raises:
-        ValueError: a key that is needed is missing, or is none of its kind.
+        ValueError: a key that is needed is missing, or has another type.
     """
     if method == "dflash":
         return {}

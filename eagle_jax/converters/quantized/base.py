@@ -108,7 +108,7 @@ def group_of(name: str, info: TensorInfo, inputs: int, groups: int) -> int:
 
 
 def table(value: Any) -> Mapping[str, Any]:
-    """Returns an entry of a config that should be a table; an empty one in the place of anything else."""
+    """Returns an entry of a config that should be a table; an empty one instead of anything else."""
     return value if isinstance(value, Mapping) else {}
 
 

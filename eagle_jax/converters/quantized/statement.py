@@ -71,7 +71,7 @@ def begins(pattern: str, module: str) -> bool:
     """Returns whether a module's name begins with what a regular expression describes.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not valid.
     """
     try:
         return re.match(pattern, module) is not None

@@ -71,7 +71,7 @@ def read() -> list[Finding]:
 
 
 def _finding(entry: Any) -> Finding | None:
-    """Returns an entry of the file; None if it is none that this version writes."""
+    """Returns an entry of the file; None if this version does not write such entries."""
     try:
         one = Finding(**{**entry, "seconds": entry["seconds"] and tuple(map(float, entry["seconds"]))})
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -37,7 +37,7 @@ def measure(
 
     Args:
         anew: all of them, those among them that ended a process.
-        seconds: after so many no further candidate is begun, now or later.
+        seconds: time after which no further candidate is begun.
         progress: called with candidates done, candidates in all, and what is tried next.
 
     Raises:

@@ -37,7 +37,7 @@ class Hung(Exception):
 
 
 def within(seconds: float, run: Callable[[], T]) -> T:
-    """Calls `run` in a thread that is abandoned after so many seconds.
+    """Calls `run` in a thread that is abandoned after `seconds`.
 
     Raises:
         Hung: it has not ended by then.

@@ -171,7 +171,7 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
     row, count = builder.mul(sizes.size, i64(WORD)), builder.mul(sizes.num_queries, place.count)
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
-        """Returns the address of this head's part of a buffer with so many lines for each of its rows."""
+        """Returns the address of this head's part of a buffer with this number of lines for each of its rows."""
         return at(builder, base, builder.mul(place.line, lines), bytes_)
 
     keys, values = (part_of(base, i64(1), row) for base in (data.keys, data.values))

@@ -59,7 +59,7 @@ class QuantizedPanels(PackedWeight):
         return self.scales.shape[2] > self.words.shape[2]
 
     def kind(self, row_bits: int) -> ProductKind:
-        """Returns the kind of products with rows of so many bits."""
+        """Returns the kind of products with rows of this number of bits."""
         return _kind(self.bits, self.levels, self.has_minima, self.scales.dtype, row_bits)
 
     def unpack(self) -> QuantArray:
@@ -83,7 +83,7 @@ def fits(weight: QuantArray) -> bool:
 
 
 def kind_of(weight: QuantArray, row_bits: int) -> ProductKind:
-    """Returns the kind of products of a weight that `fits`, packed, with rows of so many bits."""
+    """Returns the kind of products of a weight that `fits`, packed, with rows of this number of bits."""
     return _kind(weight.bits, weight.levels, weight.minima is not None, weight.scales.dtype, row_bits)
 
 
