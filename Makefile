@@ -27,8 +27,8 @@ demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EA
 chat: .venv/runtime  ## a conversation with the same model
 	@$(BIN)/eagle-jax chat
 
-test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has; SLOW="--sample-slow 2" runs half of the slow ones
-	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" $(SLOW)
+test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has; SLOW="--sample-slow 2" runs half of the slow ones, QUICK="--sample-quick 2" of the others
+	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" $(SLOW) $(QUICK)
 
 proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, killed jobs; SKIP=NAME leaves tests out
 	$(PYTEST) -m proof $(if $(SKIP),-k "not $(SKIP)")
@@ -76,8 +76,8 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
 	$(PYTEST) -m parity $(SLOW)
 
-readers: .venv/torch build/speculators  ## heads that we write, read by the speculators library
-	PYTHONPATH=$(CURDIR)/build/speculators $(BIN)/python -m pytest tests/readers
+readers: .venv/torch build/speculators build/llama-cpp  ## what we write, read by speculators and transformers; what we read, by llama.cpp
+	PYTHONPATH=$(CURDIR)/build/speculators:$(CURDIR)/build/llama-cpp $(BIN)/python -m pytest tests/readers
 
 ray: .venv/dev build/ray  ## the tests that use Ray: actors that are killed, replicas behind one address
 	PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest tests/integrations --durations=10
@@ -131,6 +131,9 @@ build/speculators: .venv/dev
 	@rm -rf $@
 	@$(PIP) install --quiet --target $@ "datasets>=4.0" openai pydantic-settings loguru
 	@$(PIP) install --quiet --no-deps --target $@ speculators==0.9.0 hs-connectors==0.9.0
+
+build/llama-cpp: .venv/dev
+	@$(PIP) install --quiet --no-deps --target $@ xllamacpp
 
 # Of the JAX that is installed, and without NVIDIA's libraries, which only a device needs.
 build/cuda: .venv/dev

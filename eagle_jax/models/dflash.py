@@ -42,6 +42,7 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash_module import DFlashModule
 from eagle_jax.models.draft_head import check_vocabulary, first_ids, one_slot
 from eagle_jax.models.lm import causal, empty_cache
+from eagle_jax.models.random_params import random_params
 from eagle_jax.models.target import Target
 from eagle_jax.ops import KV, activation_dtype
 from eagle_jax.struct import pytree, static
@@ -73,7 +74,7 @@ class DFlash(AnyHead):
         """Initialises random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
-        params = DFlashModule(config, dtype).init(key, taps, *at, method=DFlashModule.initialise)["params"]
+        params = random_params(DFlashModule(config, dtype), key, taps, *at)
         return DFlash(params=params, config=config, vocabulary=first_ids(config))
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:

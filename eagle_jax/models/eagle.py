@@ -15,6 +15,7 @@ from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import LM
+from eagle_jax.models.random_params import random_params
 from eagle_jax.models.target import Target
 from eagle_jax.models.traced_once import through
 from eagle_jax.ops import AttentionInputs, LayerRows
@@ -92,7 +93,7 @@ class Head(DraftHead):
         """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
         row = jnp.zeros((1, 1, config.layers.hidden_size), dtype)
         at = one_slot(config.layers, dtype)
-        params = EagleHead(config, dtype).init(key, row, *at, method=EagleHead.initialise)["params"]
+        params = random_params(EagleHead(config, dtype), key, row, *at)
         return Head(params=params, config=config, vocabulary=first_ids(config))
 
     def trimmed(self, target: LM, ids: Int[np.ndarray, "d"]) -> "Head":

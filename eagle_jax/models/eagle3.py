@@ -26,6 +26,7 @@ from eagle_jax.models.draft_head import DraftHead, first_ids, one_slot
 from eagle_jax.models.layers import MLP, Embedding, Linear, RMSNorm
 from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import causal
+from eagle_jax.models.random_params import random_params
 from eagle_jax.models.target import Target
 from eagle_jax.models.token_mixer import attention_mixer
 from eagle_jax.models.traced_once import through
@@ -159,7 +160,7 @@ class Head3(DraftHead):
         """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
-        params = Eagle3Head(config, dtype).init(key, taps, *at, method=Eagle3Head.initialise)["params"]
+        params = random_params(Eagle3Head(config, dtype), key, taps, *at)
         return Head3(params=params, config=config, vocabulary=first_ids(config))
 
     @property

@@ -29,6 +29,7 @@ from eagle_jax.models.draft_head import one_slot
 from eagle_jax.models.layers import Linear, norm
 from eagle_jax.models.llama import DecoderLayer
 from eagle_jax.models.lm import causal, empty_cache
+from eagle_jax.models.random_params import random_params
 from eagle_jax.ops import KV, AttentionInputs, activation_dtype
 from eagle_jax.struct import pytree, static
 
@@ -226,4 +227,4 @@ class Hydra(Heads):
 
 
 def _initial(config: MedusaConfig | HydraConfig, key: jax.Array, dtype: DTypeLike) -> dict:
-    return HeadsModule(config, dtype).init(key, method=HeadsModule.initialise)["params"]
+    return random_params(HeadsModule(config, dtype), key)

@@ -1,7 +1,6 @@
 """A target model as one value: parameters, configuration, and the passes over them."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from eagle_jax.models.cache import Cache, LayerState, NoState, empty_kv
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.layout import for_files
 from eagle_jax.models.llama import Llama
+from eagle_jax.models.random_params import random_params
 from eagle_jax.models.target import Output
 from eagle_jax.ops import FlatRows, LayerRows
 from eagle_jax.ops.quantized import QuantArray, dense
@@ -37,7 +37,8 @@ class LM:
     @staticmethod
     def init(config: LlamaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "LM":
         """Initialises random weights (normal, 0.02)."""
-        return LM(params=_random_params(key, config, np.dtype(dtype)), config=config)
+        cache, tokens = empty_cache(config, 1, 0, dtype), jnp.zeros((1, 1), jnp.int32)
+        return LM(params=random_params(Llama(config, np.dtype(dtype)), key, tokens, cache), config=config)
 
     @property
     def dtype(self) -> np.dtype:
@@ -123,13 +124,6 @@ class LM:
 
     def _apply(self, *args, method=None):
         return Llama(self.config, self.dtype).apply({"params": self.params}, *args, method=method)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _random_params(key: jax.Array, config: LlamaConfig, dtype: np.dtype) -> Params:
-    """Compiled: one operation after the other took a second, most of it for a forward pass that nobody reads."""
-    cache, tokens = empty_cache(config, 1, 0, dtype), jnp.zeros((1, 1), jnp.int32)
-    return Llama(config, dtype).init(key, tokens, cache, method=Llama.initialise)["params"]
 
 
 def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:

@@ -309,7 +309,7 @@ def test_something_else_is_not_mixed_in(questions, tmp_path, monkeypatch):
     Job([questions], output, made_with=made).__exit__()
     with pytest.raises(ValueError, match="answers.jsonl was begun with other settings: target was 1234 and is 5"):
         Job([questions], output, made_with={"target": "5"})
-    with pytest.raises(ValueError, match="something else: max_new_tokens was 256 and is 9 now; give"):
+    with pytest.raises(ValueError, match="other settings: max_new_tokens was 256 and is 9 now; give"):
         Job([questions], output, made_with=made, defaults=Defaults(max_new_tokens=9))
     with monkeypatch.context() as patch, pytest.raises(ValueError, match="EAGLE_JAX_OPS was not set and is xla now"):
         patch.setenv("EAGLE_JAX_OPS", "xla")

@@ -169,7 +169,7 @@ def test_another_target_or_other_data_is_not_mixed_in(model, data, tmp_path, mon
         api.regenerate(model, data, out, made_with={"target": "ab", "quantize": None})
     other = tmp_path / "other.jsonl"
     other.write_text(data.read_text().replace('"a"', '"z"'))
-    with pytest.raises(ValueError, match="something else: data was [0-9a-f]{16} and is [0-9a-f]{16} now"):
+    with pytest.raises(ValueError, match="other settings: data was [0-9a-f]{16} and is [0-9a-f]{16} now"):
         api.regenerate(model, other, out, made_with={"target": "ab", "quantize": None})
     assert out.read_bytes() == before
     copy = tmp_path / "copy.jsonl"
