@@ -147,24 +147,24 @@ def _text(content: Any) -> Any:
 
 def _in_turns(messages: list[Message]) -> list[Message]:
     """Refuses with ValueError messages in another order than [system,] user, assistant, user, .., assistant."""
-    system, talk = messages[:1], messages[1:]
+    system, conversation = messages[:1], messages[1:]
     if not system or system[0]["role"] != "system":
-        system, talk = [], messages
-    talk = list(itertools.dropwhile(lambda message: message["role"] == "assistant", talk))
-    if talk and talk[-1]["role"] == "user":
-        talk = talk[:-1]
-    if not talk:
+        system, conversation = [], messages
+    conversation = list(itertools.dropwhile(lambda message: message["role"] == "assistant", conversation))
+    if conversation and conversation[-1]["role"] == "user":
+        conversation = conversation[:-1]
+    if not conversation:
         raise ValueError("no question with an answer")
-    for message, role in zip(talk, itertools.cycle(("user", "assistant"))):
+    for message, role in zip(conversation, itertools.cycle(("user", "assistant"))):
         if message["role"] != role:
             raise ValueError(f"{message['role']} where {role} should speak")
-    for message in (*system, *talk):
+    for message in (*system, *conversation):
         if not isinstance(message["content"], str):
             raise ValueError("a message that is not text")
         if not message["content"].strip():
             raise ValueError("an empty message")
         message["content"].encode()  # half of a surrogate pair is no text either
-    return [*system, *talk]
+    return [*system, *conversation]
 
 
 def _reason(error: Exception) -> str:

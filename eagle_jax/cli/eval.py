@@ -221,11 +221,11 @@ def _ask(
 ) -> None:
     """All that is not answered yet; then the parts of a step, once."""
     with counting("Asking") as progress:
-        talks = compare(
+        conversations = compare(
             prompter, questions, methods, answered=run.answered, repeats=repeats, progress=progress, **sampling
         )
-        for talk in talks:
-            run.append(talk)
+        for conversation in conversations:
+            run.append(conversation)
     traces = run.path / TRACES
     if not traces.exists():
         try:

@@ -14,8 +14,12 @@ GREEDY: dict[str, Any] = {"temperature": 0.0}
 def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None, dtype: Any) -> int:
     """Prints what differs and a line that sums up; the number of conversations that differ."""
     a, b = _read(first), _read(second)
-    second_by_id = {talk.id: talk for talk in b.conversations}
-    pairs = [(talk, second_by_id[talk.id]) for talk in a.conversations if talk.id in second_by_id]
+    second_by_id = {conversation.id: conversation for conversation in b.conversations}
+    pairs = [
+        (conversation, second_by_id[conversation.id])
+        for conversation in a.conversations
+        if conversation.id in second_by_id
+    ]
     if not pairs:
         raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
     settings = _settings(first)
@@ -67,8 +71,8 @@ def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
 
 def _cut(limits: tuple[int | None, int | None], one: Conversation, other: Conversation, turn: int, token: int) -> str:
     """Returns a sentence on an answer that goes on where the other was cut at its limit; empty where the texts part."""
-    for limit, talk, which in ((limits[0], one, "first"), (limits[1], other, "second")):
-        if token == len(talk.answers[turn].token_ids) == limit and limits[0] != limits[1]:
+    for limit, conversation, which in ((limits[0], one, "first"), (limits[1], other, "second")):
+        if token == len(conversation.answers[turn].token_ids) == limit and limits[0] != limits[1]:
             place = f"Question {one.id}, turn {turn + 1}"
             return f"{place}: identical up to token {token}, where the {which} was cut (max_new_tokens={limit})."
     return ""

@@ -73,12 +73,16 @@ def nothing_fits(questions: int, prompter: Prompter) -> str:
     )
 
 
-def differences(talks: Talks, plain: str) -> list[str]:
+def differences(conversations: Talks, plain: str) -> list[str]:
     """Returns a sentence for each method that wrote other answers than plain decoding; none when all are identical."""
-    base = {talk.id: talk for talk in talks[plain]}
+    base = {conversation.id: conversation for conversation in conversations[plain]}
     sentences = []
-    for name in (name for name in talks if name != plain):
-        pairs = ((talk.id, divergence(base[talk.id], talk)) for talk in talks[name] if talk.id in base)
+    for name in (name for name in conversations if name != plain):
+        pairs = (
+            (conversation.id, divergence(base[conversation.id], conversation))
+            for conversation in conversations[name]
+            if conversation.id in base
+        )
         parted = [(id_, place) for id_, place in pairs if place]
         if not parted:
             continue

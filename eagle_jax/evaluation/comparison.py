@@ -89,15 +89,15 @@ def first_prompt(prompter: Prompter, questions: Sequence[Question]) -> Prompt:
 
 
 def _converse(prompter: Prompter, question: Question, method: Method, sampling: dict[str, Any]) -> list[Answer]:
-    talk: list[Message] = []
+    conversation: list[Message] = []
     answers: list[Answer] = []
     for turn in question.turns:
-        talk.append(_user(turn))
-        prompt = prompter(talk)
+        conversation.append(_user(turn))
+        prompt = prompter(conversation)
         if prompt is None:
             break
         answers.append(_ask(prompter, prompt, method, sampling))
-        talk.append({"role": "assistant", "content": answers[-1].text})
+        conversation.append({"role": "assistant", "content": answers[-1].text})
     return answers
 
 

@@ -130,12 +130,12 @@ def by_group(
     """
 
     def of(group: str, method: str) -> list[Conversation]:
-        return [talk for talk in conversations[method] if group in (name(talk), OVERALL)]
+        return [conversation for conversation in conversations[method] if group in (name(conversation), OVERALL)]
 
-    def name(talk: Conversation) -> str:
-        return task(talk.category) if tasks else talk.category
+    def name(conversation: Conversation) -> str:
+        return task(conversation.category) if tasks else conversation.category
 
-    groups = dict.fromkeys(name(talk) for talks in conversations.values() for talk in talks)
+    groups = dict.fromkeys(name(conversation) for talks in conversations.values() for conversation in talks)
     return {
         group: {m: figures(of(group, m), None if plain is None else of(group, plain)) for m in conversations}
         for group in (*groups, OVERALL)
@@ -145,8 +145,14 @@ def by_group(
 def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> SpecBench:
     """Returns the figures as Spec-Bench computes them."""
     lengths = [length for answer in _answers(conversations) for length in answer.accepted_lengths]
-    speed = _mean(_by_seconds(talk, sum(len(answer.token_ids) for answer in talk.answers)) for talk in conversations)
-    baseline = _mean(_by_seconds(talk, sum(answer.retokenized - 1 for answer in talk.answers)) for talk in plain)
+    speed = _mean(
+        _by_seconds(conversation, sum(len(answer.token_ids) for answer in conversation.answers))
+        for conversation in conversations
+    )
+    baseline = _mean(
+        _by_seconds(conversation, sum(answer.retokenized - 1 for answer in conversation.answers))
+        for conversation in plain
+    )
     return SpecBench(_mean(lengths), speed, baseline, _ratio(speed, baseline))
 
 
@@ -162,8 +168,8 @@ def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
 
 
 def _identical(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> int:
-    base = {talk.id: talk.answers for talk in plain}
-    pairs = ((talk.answers, base.get(talk.id, ())) for talk in conversations)
+    base = {conversation.id: conversation.answers for conversation in plain}
+    pairs = ((conversation.answers, base.get(conversation.id, ())) for conversation in conversations)
     return sum(a.token_ids == b.token_ids for one, other in pairs for a, b in zip(one, other, strict=False))
 
 

@@ -121,7 +121,11 @@ class Folder:
     @property
     def answered(self) -> set[tuple[str, int | str]]:
         """(method, question id) of all that is there."""
-        return {(name, talk.id) for name, talks in self.conversations.items() for talk in talks}
+        return {
+            (name, conversation.id)
+            for name, conversations in self.conversations.items()
+            for conversation in conversations
+        }
 
     def append(self, conversation: Conversation) -> None:
         """Writes one line and waits until it is on the disk."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle_jax.configs.target import Experts, LlamaConfig
 
-Stated = Mapping[str, Any]
+Entries = Mapping[str, Any]
 
 SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu", "swish")}
 
@@ -47,6 +47,6 @@ class Family:
     fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: SILU)
     neutral: frozenset[str] = frozenset()
     rope: frozenset[str] = frozenset()
-    experts: Callable[[Stated], Experts | None] | None = None
-    read: Callable[[Stated], Mapping[str, Any]] = lambda stated: {}
+    experts: Callable[[Entries], Experts | None] | None = None
+    read: Callable[[Entries], Mapping[str, Any]] = lambda entries: {}
     write: Callable[[LlamaConfig], Mapping[str, Any]] = lambda config: {}

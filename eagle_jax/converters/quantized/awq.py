@@ -21,16 +21,16 @@ NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 MIDDLE = 8
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other layouts than gemm and other widths than 4 bits."""
-    layout = {key: stated[key].lower() for key in ("version", "format") if isinstance(stated.get(key), str)}
+    layout = {key: entries[key].lower() for key in ("version", "format") if isinstance(entries.get(key), str)}
     expect(layout, TITLE, {"version": ("gemm",), "format": ("gemm",)})
-    expect(stated, TITLE, {"bits": (4,), "w_bit": (4,), "backend": ("autoawq", "auto", None)})
+    expect(entries, TITLE, {"bits": (4,), "w_bit": (4,), "backend": ("autoawq", "auto", None)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Yields every weight with a `qweight`."""
-    has_zeros = stated.get("zero_point", True) is not False
+    has_zeros = entries.get("zero_point", True) is not False
     for module in tensors.ending(".qweight"):
         yield f"{module}.weight", _weight(tensors, module, has_zeros)
 

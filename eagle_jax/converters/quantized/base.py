@@ -73,11 +73,11 @@ class Format(Protocol):
 
     TITLE: str
 
-    def check(self, stated: Mapping[str, Any]) -> None:
+    def check(self, entries: Mapping[str, Any]) -> None:
         """Refuses with ValueError what `config.json` states and is not read; names the entry."""
         ...
 
-    def find(self, tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    def find(self, tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
         """Finds every quantized weight, by the name that it has in a folder of floats.
 
         Raises:
@@ -112,11 +112,11 @@ def table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def expect(stated: Mapping[str, Any], title: str, allowed: Mapping[str, tuple[Any, ...]]) -> None:
+def expect(entries: Mapping[str, Any], title: str, allowed: Mapping[str, tuple[Any, ...]]) -> None:
     """Raises ValueError for the first entry with a value that is not read; absent entries pass."""
     for key, values in allowed.items():
-        if key in stated and stated[key] not in values:
+        if key in entries and entries[key] not in values:
             shown = ", ".join(repr(value) for value in values if value is not None) or "none"
             raise ValueError(
-                f"{key}={stated[key]!r} of {title} is not read; expected {shown}: look for another upload of the model"
+                f"{key}={entries[key]!r} of {title} is not read; expected {shown}: look for another upload of the model"
             )

@@ -25,13 +25,13 @@ STATE = ".quant_state.bitsandbytes__"
 NF4 = "nf4"
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other tables than NF4."""
-    if stated.get("load_in_4bit"):
-        expect(stated, TITLE, {"bnb_4bit_quant_type": (NF4,), "bnb_4bit_quant_storage": ("uint8", None)})
+    if entries.get("load_in_4bit"):
+        expect(entries, TITLE, {"bnb_4bit_quant_type": (NF4,), "bnb_4bit_quant_storage": ("uint8", None)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Yields every weight of NF4, and every one of int8 with `SCB`."""
     for name in tensors.ending(f"{STATE}{NF4}"):
         yield name, _nf4(tensors, name)

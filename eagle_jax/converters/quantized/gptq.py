@@ -28,29 +28,29 @@ WIDTHS = (4, 8)
 LAYOUTS = ("gptq", "gptq_v2", "", None)
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other layouts than GPTQ's own and other widths than 4 and 8 bits."""
-    expect(stated, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
+    expect(entries, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
     # A low-rank correction, and inputs that are rotated.
-    expect(stated, TITLE, {"adapter": (None,), "rotation": (None, ""), "is_marlin_format": (False, None)})
-    for pattern, changes in table(stated.get("dynamic")).items():
+    expect(entries, TITLE, {"adapter": (None,), "rotation": (None, ""), "is_marlin_format": (False, None)})
+    for pattern, changes in table(entries.get("dynamic")).items():
         expect(table(changes), f"{TITLE} for {pattern}", {"bits": WIDTHS, "adapter": (None,)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Yields every weight with a `qweight`."""
     for module in tensors.ending(".qweight"):
-        yield f"{module}.weight", _weight(tensors, module, settings_of(module, stated))
+        yield f"{module}.weight", _weight(tensors, module, settings_of(module, entries))
 
 
-def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
+def settings_of(module: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the entries for a module: those of the first pattern of `dynamic` that it begins with replace the
     others.
     """
-    for pattern, changes in table(stated.get("dynamic")).items():
+    for pattern, changes in table(entries.get("dynamic")).items():
         if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
-            return {**stated, **table(changes)}
-    return stated
+            return {**entries, **table(changes)}
+    return entries
 
 
 def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> StoredWeight:

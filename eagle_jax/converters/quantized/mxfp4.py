@@ -22,11 +22,11 @@ TITLE = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """No setting changes what the tensors mean."""
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
     """Yields every stack with `_blocks`."""
     for name in tensors.ending(BLOCKS):
         blocks, scales = name + BLOCKS, name + SCALES

@@ -96,10 +96,10 @@ def stated_in(entries: Mapping[str, Any]) -> Statement | None:
     if isinstance(mlx, Mapping):  # MLX states it as `quantization_config` too
         return Statement(where=MLX_KEY, method="mlx", entries=mlx)
     for key in KEYS:
-        stated = entries.get(key)
-        if isinstance(stated, Mapping) and stated:
-            implied = "compressed-tensors" if "config_groups" in stated else "a method that it does not name"
-            return Statement(where=key, method=str(stated.get("quant_method", implied)), entries=stated)
+        inner = entries.get(key)
+        if isinstance(inner, Mapping) and inner:
+            implied = "compressed-tensors" if "config_groups" in inner else "a method that it does not name"
+            return Statement(where=key, method=str(inner.get("quant_method", implied)), entries=inner)
     return None
 
 
@@ -109,9 +109,9 @@ def stated_by(folder: pathlib.Path) -> Statement | None:
     """
     if not folder.is_dir():
         return None
-    stated = stated_in(_entries(folder / "config.json"))
-    if stated is not None:
-        return stated
+    statement = stated_in(_entries(folder / "config.json"))
+    if statement is not None:
+        return statement
     for file, method in SIDE_FILES.items():
         entries = _entries(folder / file)
         inner = entries.get("quantization") if method == "modelopt" else entries
