@@ -26,13 +26,15 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     if ways := _ways(settings.get("sampling"), _settings(second).get("sampling")):
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
     limits = settings.get("max_new_tokens"), _settings(second).get("max_new_tokens")
-    parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
+    differing = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
     cut = {
-        one.id: sentence for one, other, (turn, token) in parted if (sentence := _cut(limits, one, other, turn, token))
+        one.id: sentence
+        for one, other, (turn, token) in differing
+        if (sentence := _cut(limits, one, other, turn, token))
     }
     for sentence in cut.values():
         out.print(sentence, markup=False)
-    if uncut := [(one, other, place) for one, other, place in parted if one.id not in cut]:
+    if uncut := [(one, other, place) for one, other, place in differing if one.id not in cut]:
         how = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
         for one, other, (turn, token) in uncut:
@@ -44,7 +46,7 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     unpaired = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
     if unpaired:
         err.print(f"Answered in one file only: {unpaired} more.", markup=False)
-    different = len(parted) + len(longer)
+    different = len(differing) + len(longer)
     out.print(f"{len(pairs) - different} of {len(pairs)} questions have identical texts.", markup=False)
     return different
 

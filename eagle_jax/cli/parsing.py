@@ -52,8 +52,8 @@ def parse_set(settings: list[str] | None) -> dict[str, Any]:
 def recommended(model: api.Model, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a request, as the model recommends them where they have their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(api.Defaults)}
-    unsaid = {name for name in model.generation if options.get(name, defaults[name]) == defaults[name]}
-    return options | {name: model.generation[name] for name in unsaid}
+    defaulted = {name for name in model.generation if options.get(name, defaults[name]) == defaults[name]}
+    return options | {name: model.generation[name] for name in defaulted}
 
 
 def parse_entries(text: str, what: str) -> dict[str, Any]:

@@ -83,10 +83,10 @@ def differences(conversations: Talks, plain: str) -> list[str]:
             for conversation in conversations[name]
             if conversation.id in base
         )
-        parted = [(id_, place) for id_, place in pairs if place]
-        if not parted:
+        differing = [(id_, place) for id_, place in pairs if place]
+        if not differing:
             continue
-        (id_, (turn, token)), more = parted[0], len(parted) - 1
+        (id_, (turn, token)), more = differing[0], len(differing) - 1
         also = f", and {more} more question{'s' * (more > 1)}" if more else ""
         sentences.append(
             f"Texts of {plain} and {name} part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In "

@@ -48,7 +48,7 @@ def train(
         raise ValueError("--processes and --process are for several processes that meet; give --coordinator too")
     spread = [] if mesh is None else [f"mesh={mesh}"]
     chosen = api.read_config(config, [*(settings or ()), *spread])
-    asked = (
+    questions = (
         None
         if chosen.evaluation.questions is None
         else _questions(chosen.evaluation.questions, chosen.evaluation.limit)
@@ -63,8 +63,8 @@ def train(
     if finished.done < chosen.steps:
         err.print(f"Stopped after {finished.done} of {chosen.steps} updates; the same command goes on from there.")
     out.print(f"The best head, of update {finished.best}, is in {finished.head}", markup=False)
-    if asked is not None and finished.done == chosen.steps:
-        _decode(chosen, finished, asked)
+    if questions is not None and finished.done == chosen.steps:
+        _decode(chosen, finished, questions)
     if finished.interrupted is not None:
         raise typer.Exit(128 + finished.interrupted)  # as of a command that the signal ends, so that `&&` ends there
 
@@ -144,15 +144,15 @@ def _questions(path: str, limit: int | None) -> list[Question]:
     return [Question(id=number, category="conversations", turns=(turn,)) for number, turn in enumerate(turns, start=1)]
 
 
-def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:
+def _decode(config: Any, finished: events.Finished, questions: Sequence[Any]) -> None:
     """Decodes the questions with the finished head and keeps the result with the run."""
     measure = config.evaluation
     model = load(config.target, str(finished.head), config.dtype, mesh=config.mesh)
     with progress_bar("Decoding") as bar:
-        task = bar.add_task("", total=len(asked))
+        task = bar.add_task("", total=len(questions))
         acceptance = measure_acceptance(
             model,
-            asked,
+            questions,
             max_new_tokens=measure.max_new_tokens,
             temperature=measure.temperature,
             chat=parsing.wants_chat(model, None),
@@ -161,7 +161,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
     if jax.process_index() == 0:
         path = pathlib.Path(config.out) / "acceptance.json"
         path.write_text(json.dumps(dataclasses.asdict(acceptance), indent=2) + "\n", encoding="utf-8")
-    out.print(_sentence(acceptance, len(asked)), markup=False)
+    out.print(_sentence(acceptance, len(questions)), markup=False)
     if jax.process_count() == 1:
         try:
             _calibrate(model, config, finished)

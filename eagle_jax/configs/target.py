@@ -137,8 +137,8 @@ class LlamaConfig(FamilyFacts):
         first = self.num_hidden_layers - (0 if self.by_layer is None else self.by_layer.num_kv_shared_layers)
         if layer < first:
             return layer
-        alike = (i for i in range(first) if (self.window(i) is None) == (self.window(layer) is None))
-        return max(alike)
+        same_kind = (i for i in range(first) if (self.window(i) is None) == (self.window(layer) is None))
+        return max(same_kind)
 
     def kv_of(self, layer: int) -> str:
         """Returns which projections the layer has: `both`, `keys` (its values are made of the keys), or `none`."""

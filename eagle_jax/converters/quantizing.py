@@ -23,7 +23,7 @@ from eagle_jax.ops import quantized
 from eagle_jax.ops.quantized import QuantType
 
 # Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
-BESIDE = (".json", ".jinja", ".model", ".txt", ".md")
+COPIED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".md")
 
 
 class _Table(NamedTuple):
@@ -64,7 +64,7 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
         others = [
             file
             for file in weights.folder.iterdir()
-            if (file.suffix in BESIDE or file.name == SIDE_FILE)
+            if (file.suffix in COPIED_SUFFIXES or file.name == SIDE_FILE)
             and file.name != "config.json"
             and not file.name.endswith(".index.json")
         ]

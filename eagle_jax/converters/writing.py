@@ -71,8 +71,8 @@ def refuse_model(folder: pathlib.Path) -> None:
         raise FileExistsError(f"{folder} holds a model already ({listed(present)}); give another folder to write to")
 
 
-def _refuse_other_file(existing: pathlib.Path, ours: pathlib.Path) -> None:
-    if existing.exists() and not (existing.is_file() and existing.read_bytes() == ours.read_bytes()):
+def _refuse_other_file(existing: pathlib.Path, new: pathlib.Path) -> None:
+    if existing.exists() and not (existing.is_file() and existing.read_bytes() == new.read_bytes()):
         raise FileExistsError(f"{existing} is there already, and would be replaced; give another folder to write to")
 
 

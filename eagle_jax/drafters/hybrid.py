@@ -75,12 +75,12 @@ class Hybrid(Drafter):
 
     def observe(self, target: Target, state: HybridState, observed: CommittedRows) -> HybridState:
         taps, cut, checked = observed.taps, len(self.first.taps), observed.checked
-        mine = dataclasses.replace(observed, taps=taps[:cut], checked=checked and self._first_part(checked))
-        others = dataclasses.replace(observed, taps=taps[cut:], checked=checked and _second_part(checked, state))
+        for_first = dataclasses.replace(observed, taps=taps[:cut], checked=checked and self._first_part(checked))
+        for_second = dataclasses.replace(observed, taps=taps[cut:], checked=checked and _second_part(checked, state))
         return dataclasses.replace(
             state,
-            first=self.first.observe(target, state.first, mine),
-            second=self.second.observe(target, state.second, others),
+            first=self.first.observe(target, state.first, for_first),
+            second=self.second.observe(target, state.second, for_second),
         )
 
     def propose(self, target: Target, state: HybridState, view: View, mode: Sampling) -> tuple[Tree, HybridState]:

@@ -30,10 +30,10 @@ class Trie:
         batch, count, length = lines.shape
         going_on = jnp.cumprod(valid, axis=2).astype(bool)
         equal = (lines[:, :, None] == lines[:, None]) & going_on[:, :, None] & going_on[:, None]
-        alike = jnp.cumprod(equal, axis=3).astype(bool)  # [b s s d]: line and line are the same up to depth d
+        is_same_prefix = jnp.cumprod(equal, axis=3).astype(bool)  # [b s s d]: line and line are the same up to depth d
         index = jnp.arange(count, dtype=jnp.int32)
-        first = jnp.min(jnp.where(alike, index[None, None, :, None], count), axis=2)
-        through = jnp.where(first == index[None, :, None], jnp.sum(alike, axis=2, dtype=jnp.int32), 0)
+        first = jnp.min(jnp.where(is_same_prefix, index[None, None, :, None], count), axis=2)
+        through = jnp.where(first == index[None, :, None], jnp.sum(is_same_prefix, axis=2, dtype=jnp.int32), 0)
         above = first[:, :, :-1] + jnp.arange(length - 1, dtype=jnp.int32)[None, None] * count
         parents = jnp.concatenate([jnp.full((batch, count, 1), -1, jnp.int32), above], axis=2)
 

@@ -9,12 +9,12 @@ from eagle_jax.evaluation.answers import Conversation
 from eagle_jax.evaluation.metrics import LONG, OVERALL, Figures, by_group
 from eagle_jax.evaluation.store import RUN, TRACES, answer_file, read_answers, read_json, read_run
 
-# What a report says of a run, and the type of each entry; `methods` is seen to when the file is read.
-SAID = {
+# Types of the entries of a run that a report shows; `methods` is checked when the file is read.
+RUN_TYPES = {
     **dict(command=str, started=str, cores=int, eagle_jax=str, jax=str),
     **dict(questions=int, skipped=list, turns=dict, context=int),
 }
-SET = dict(max_new_tokens=int, sampling=dict, chat=bool, heads=list, dtype=str, device=str)
+SETTING_TYPES = dict(max_new_tokens=int, sampling=dict, chat=bool, heads=list, dtype=str, device=str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ def read_results(folder: Path) -> Results:
         ValueError: the folder is no run's, a line in it is no answer, or no question has been answered by all methods.
     """
     run = read_run(folder)
-    for entries, kinds in ((run, SAID), (run["settings"], SET)):
+    for entries, kinds in ((run, RUN_TYPES), (run["settings"], SETTING_TYPES)):
         for name, kind in kinds.items():
             if not isinstance(entries.get(name), kind):
                 raise ValueError(

@@ -87,7 +87,7 @@ def profile(
     start = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))
     again = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
     timed = [(start.run(Plain(), STEPS), start.run(chosen, STEPS)) for _ in range(5)]  # in turn; the best counts
-    plain, mine = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
+    plain, drafting = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
     scopes = scopes_of(start.program(chosen))
     with _folder(folder) as into:
         earlier = traces_in(into)
@@ -100,8 +100,8 @@ def profile(
         prompt_tokens=len(start.batch.rows[0].request.prompt),
         prefill=again.batch.rows[0].prefill_seconds,
         plain=plain.seconds / plain.steps,
-        step=mine.seconds / mine.steps,
-        tokens=mine.tokens / mine.steps,
+        step=drafting.seconds / drafting.steps,
+        tokens=drafting.tokens / drafting.steps,
         phases=phases | {REST: max(left, 0.0)},
     )
 

@@ -27,14 +27,14 @@ UNANSWERABLE = (ValueError, TypeError, OverflowError)  # what is raised of a row
 
 
 @dataclasses.dataclass
-class Asked:
-    """A row on its way.
+class PendingRow:
+    """A row whose answers are not complete.
 
     Attributes:
-        row: it.
+        row: the row.
         response_format: of its answer.
         answering: its requests, each with a ticket.
-        left: answers that are missing.
+        left: number of missing answers.
     """
 
     row: Row
@@ -83,7 +83,7 @@ class Asked:
         return body | ids | {"finish_reason": self.answers.finish_reason(0, result.finish_reason), "usage": usage}
 
 
-def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
+def ask(model: Model, row: Row, defaults: Defaults) -> PendingRow | Refused:
     """Makes the requests of a row, or refuses it."""
     try:
         return _ask(model, row, defaults)
@@ -97,7 +97,7 @@ def refused(row: Row, error: Exception) -> Refused:
     return Refused(row.number, row.id, message, row.response_format is not None)
 
 
-def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
+def _ask(model: Model, row: Row, defaults: Defaults) -> PendingRow:
     response_format, answers, call = prepared(row, model.tokenizer)
     top = call.scored
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
@@ -109,7 +109,7 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
     tickets = _tickets(model, requests)
     scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
     answering = answering_of(row, call, response_format, tickets, scored)
-    return Asked(row, response_format, answers, answering, len(requests) if call.is_answered else 0)
+    return PendingRow(row, response_format, answers, answering, len(requests) if call.is_answered else 0)
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:

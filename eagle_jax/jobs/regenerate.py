@@ -172,9 +172,9 @@ def _prompt(model: Model, conversation: _Conversation, turn: int) -> list[int] |
     """
     if turn and conversation.finish != "stop":
         return None
-    asked = [*conversation.messages, conversation.questions[turn]]
+    messages = [*conversation.messages, conversation.questions[turn]]
     try:
-        ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {conversation.id}")
+        ids = encode(model.tokenizer, messages, model.target.config.vocab_size, f"conversation {conversation.id}")
     except Unfit:
         ids = []
     if not 0 < len(ids) < model.context:

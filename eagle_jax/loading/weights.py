@@ -161,7 +161,7 @@ def _laid_out(model: Model, current: Any, source: Params, name: str) -> dict[str
 _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
 
 
-def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
+def _fitted(expected: Params, new_params: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
     """Returns new weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are
     kept.
     """
@@ -169,9 +169,9 @@ def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], abo
     for name, old in expected.items():
         path = f"{above}{name}"
         if isinstance(old, Mapping):
-            fitted[name] = _fitted(old, come, head_dim, f"{path}/")
+            fitted[name] = _fitted(old, new_params, head_dim, f"{path}/")
             continue
-        new = _alike(come[path], old)
+        new = _alike(new_params[path], old)
         times = _times(path, new.shape, old.shape)
         size = layout.head_dim_in(path, head_dim)
         new = map_parts(lambda part, times=times, size=size: with_repeated_heads(part, times, size), new)
@@ -203,17 +203,19 @@ def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
     return jnp.asarray(new, old.dtype)
 
 
-def _check_fit(expected_params: Params, come: Params, name: str) -> None:
+def _check_fit(expected_params: Params, new_params: Params, name: str) -> None:
     """Names the first weight, by path, that does not fit."""
-    if missing := sorted(expected_params.keys() - come.keys()):
+    if missing := sorted(expected_params.keys() - new_params.keys()):
         raise ValueError(f"the new {name} weights lack {missing[0]}; expected all that weights_of returns")
-    if unknown := sorted(come.keys() - expected_params.keys()):
+    if unknown := sorted(new_params.keys() - expected_params.keys()):
         raise ValueError(
             f"the new {name} weights have {unknown[0]}, unknown to the model; expected what weights_of returns"
         )
     for path, leaf in expected_params.items():
-        if not _times(path, np.shape(come[path]), leaf.shape):
-            raise ValueError(f"the new {name} weight {path} has shape {np.shape(come[path])}; expected {leaf.shape}")
+        if not _times(path, np.shape(new_params[path]), leaf.shape):
+            raise ValueError(
+                f"the new {name} weight {path} has shape {np.shape(new_params[path])}; expected {leaf.shape}"
+            )
 
 
 def _times(path: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> int:

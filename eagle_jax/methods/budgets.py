@@ -79,14 +79,14 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
     if not findings:
         return None
     key = place(model, method)
-    alike = [one for one in findings if one.place == key]
-    alike.sort(key=lambda one: abs(one.slots - (slots or one.slots)))  # of equal batch sizes the first counts
-    tuned = [one for one in alike if one.by == "tune"]
-    alike = tuned or [one for one in alike if one.rows == rows]
-    as_large = [one for one in alike if one.rows >= rows]
+    candidates = [one for one in findings if one.place == key]
+    candidates.sort(key=lambda one: abs(one.slots - (slots or one.slots)))  # of equal batch sizes the first counts
+    tuned = [one for one in candidates if one.by == "tune"]
+    candidates = tuned or [one for one in candidates if one.rows == rows]
+    as_large = [one for one in candidates if one.rows >= rows]
     if as_large:
         return min(as_large, key=lambda one: one.rows)
-    largest = max(alike, key=lambda one: one.rows, default=None)
+    largest = max(candidates, key=lambda one: one.rows, default=None)
     return largest if largest is not None and largest.tree is None else None
 
 

@@ -300,5 +300,5 @@ def method_of(model: Model, drafter: str) -> str:
     if drafter == "auto":
         drafting = [name for name in TUNED if METHODS[name].has(model)]
         return drafting[0] if drafting else "none"
-    alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
-    return "eagle" if alike else drafter
+    is_eagle = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
+    return "eagle" if is_eagle else drafter

@@ -28,7 +28,7 @@ REQUANTIZE = "requantize:"  # before a scheme: for weights that files hold quant
 # Parameters that are matrices, in targets and heads; embeddings and norms have other names. Some stay floats: a router
 # is small, and what it gets wrong no expert makes good; and so is what decides how much of a state is kept.
 _MATRIX = re.compile(r"/weight$|/experts/(gate|up|down)$")
-_KEPT = re.compile(r"(mlp/gate|shared_gate|conv1d|in_proj_(a|b|ba))/weight$")
+_STAY_FLOATS = re.compile(r"(mlp/gate|shared_gate|conv1d|in_proj_(a|b|ba))/weight$")
 _OUTPUT = re.compile(r"(^|/)lm_head/weight$")
 _TABLE = re.compile(r"(^|/)embed_tokens/embedding$")
 
@@ -58,7 +58,7 @@ class Scheme:
         """Returns the type that the parameter at `path` is quantized to; None for floats, or for one that stays."""
         if _OUTPUT.search(path):
             return self.output
-        return self.layers if is_matrix(path) and not _KEPT.search(path) else None
+        return self.layers if is_matrix(path) and not _STAY_FLOATS.search(path) else None
 
     def applied(self, path: str, leaf: Any, dtype: Any) -> Any:
         """Returns the parameter at `path`, as stored, quantized or made floats."""
@@ -160,12 +160,12 @@ def scheme_for_files(
     if scheme.requantizes:
         log.warning("%s holds weights of %d bits: they are quantized a second time, which loses more", source, bits)
         return scheme
-    asked = [quant_type.bits for quant_type in (scheme.layers, scheme.output) if quant_type is not None][0]
-    if asked != bits:
+    requested_bits = [quant_type.bits for quant_type in (scheme.layers, scheme.output) if quant_type is not None][0]
+    if requested_bits != bits:
         raise ValueError(
-            f"{source} holds weights that are quantized to {bits} bits already, and {asked} were asked for; leave "
-            'quantize out to keep them, give "none" for floats, or put "requantize:" in front (eagle-jax quantize '
-            "--requantize) to quantize them a second time"
+            f"{source} holds weights that are quantized to {bits} bits already, and {requested_bits} were asked for; "
+            'leave quantize out to keep them, give "none" for floats, or put "requantize:" in front (eagle-jax '
+            "quantize --requantize) to quantize them a second time"
         )
     log.warning("%s holds weights of %d bits already: they are kept, and quantize changes nothing", source, bits)
     return None

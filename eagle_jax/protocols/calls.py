@@ -121,8 +121,8 @@ class Call:
         not scored.
         """
         echoed = self.options["top_logprobs"] if self.echo and self.options["logprobs"] else None
-        asked = [top for top in (echoed, self.prompt_logprobs) if top is not None]
-        return max(asked, default=None if self.is_answered else 0)
+        counts = [top for top in (echoed, self.prompt_logprobs) if top is not None]
+        return max(counts, default=None if self.is_answered else 0)
 
 
 def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:

@@ -134,11 +134,11 @@ class Batch:
 
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
-        steps, seconds, asked = int(self.state.steps), 0.0, [row.request for row in self.rows if not row.done]
+        steps, seconds, active = int(self.state.steps), 0.0, [row.request for row in self.rows if not row.done]
         for size, drafter in self._measured.by_load.entries:
             places = [*range(size)]
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
-            seconds += sum(self._advance(steps, size, places, drafter, mode)[0] for mode in self._modes.to_warm(asked))
+            seconds += sum(self._advance(steps, size, places, drafter, mode)[0] for mode in self._modes.to_warm(active))
         seconds += self._logits_tables.warm_up()
         nothing = [0] * len(self.state.done)
         for top in (None, self.state.top):
@@ -239,8 +239,8 @@ class Batch:
         """
         inputs = self._inputs(self._params_for(places), self.state, drafter, until, enough, places)
         if mode is None:
-            asked = [row.request for row in self.rows if not row.done]
-            mode = self._modes.choose(asked, self._logits_tables.sizes, self.preparation)
+            active = [row.request for row in self.rows if not row.done]
+            mode = self._modes.choose(active, self._logits_tables.sizes, self.preparation)
         self.state, compiling, seconds = _timed(compiled_advance(), *inputs, **self._static(mode))
         return compiling, seconds
 

@@ -57,8 +57,8 @@ def processor_for(
 ) -> LogitsParams | None:
     """Returns the logits parameters of requests, on the host, padded to `rows`; None if no request has any."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    asked = [(one.options, one.bad_words, one.automaton) for one in padded]
-    return processor_of(asked, model.target.config.vocab_size, tables)
+    logits_rows = [(one.options, one.bad_words, one.automaton) for one in padded]
+    return processor_of(logits_rows, model.target.config.vocab_size, tables)
 
 
 def sharded_arrays(model: Model, tree: T) -> T:

@@ -104,8 +104,8 @@ class ChunkedPrefill:
         models, tokens, at = self._inputs()[:2], self._tokens, (jnp.zeros((), jnp.int32), jnp.asarray(False))
 
         def compile_program() -> None:
-            asked, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
-            programs.ready(_compiled_first_token(), running, *at, *models, asked, tokens, reading, **static)
+            params, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
+            programs.ready(_compiled_first_token(), running, *at, *models, params, tokens, reading, **static)
 
         return compile_program
 

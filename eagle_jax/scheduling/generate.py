@@ -190,8 +190,8 @@ def _begin(
     by_prompt = options_for(len(prompts), stop=stops, **options)
     rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
     choice = choose(model, drafter, tree)
-    asked = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
-    requests = [with_form(model, request) for request in asked]
+    unformed = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
+    requests = [with_form(model, request) for request in unformed]
 
     def drafter_of(first: Sequence[Request]) -> Drafter:
         return drafter_for_requests(choice, first)

@@ -131,8 +131,8 @@ class Service:
             return True
         kind, _, token = authorization.partition(" ")
         sent = token.encode("latin-1").strip()
-        alike = [hmac.compare_digest(sent, key) for key in self._spellings]
-        return kind.lower() == "bearer" and any(alike)
+        matches = [hmac.compare_digest(sent, key) for key in self._spellings]
+        return kind.lower() == "bearer" and any(matches)
 
     def name_of(self, model: str | None) -> str:
         """Returns the model that a request means. Raises `Refused` if there is none of that name."""

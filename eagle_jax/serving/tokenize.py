@@ -21,14 +21,14 @@ async def tokenize(request: Request) -> Response:
     """Returns the token ids of a `prompt`, or of `messages` in the model's chat template."""
     fields, engine = await _asked(request)
     if (prompt := fields.take("prompt", text, None)) is not None:
-        asked: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
+        conversation: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
     else:
-        asked, _ = chat_of(fields, messages_of(fields))
+        conversation, _ = chat_of(fields, messages_of(fields))
         fields.only({"add_special_tokens": [False]})
     as_text = fields.take("return_token_strs", flag, False)
     headers = ignored_header(fields.end())
     try:
-        ids = await asyncio.to_thread(engine.encode, asked)
+        ids = await asyncio.to_thread(engine.encode, conversation)
     except (ValueError, TypeError) as error:
         raise Refused(400, str(error)) from None
     strings = engine.model.tokenizer.convert_ids_to_tokens(ids) if as_text else None

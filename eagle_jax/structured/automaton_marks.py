@@ -20,20 +20,20 @@ def marked(text: str) -> Part:
     return sequence(*parts, literal(text[at:]))
 
 
-def framed(dfa: ByteAutomaton, before: str, after: str, what: str) -> ByteAutomaton:
+def framed(dfa: ByteAutomaton, before: str, after: str, subject: str) -> ByteAutomaton:
     """Returns the texts of an automaton with texts before and after them. Raises ValueError if it is too large."""
     if not before and not after:
         return dfa
-    return automaton_of(sequence(marked(before), automaton(dfa), marked(after)), what)
+    return automaton_of(sequence(marked(before), automaton(dfa), marked(after)), subject)
 
 
-def after_reasoning(answer: ByteAutomaton, begin: str, end: str, what: str) -> ByteAutomaton:
+def after_reasoning(answer: ByteAutomaton, begin: str, end: str, subject: str) -> ByteAutomaton:
     """Returns the texts of an automaton after any reasoning.
 
     Args:
         begin: the mark that begins reasoning, which need not come; "" where the prompt has it already, and so it does.
         end: the text that ends it; up to two line breaks may follow.
-        what: the place of the form, as errors say it.
+        subject: the place of the form, as errors say it.
 
     Raises:
         ValueError: it is too large.
@@ -44,7 +44,7 @@ def after_reasoning(answer: ByteAutomaton, begin: str, end: str, what: str) -> B
     reasoning = sequence(automaton(_up_to(mark)), marked(end.lstrip()[len(mark) :]), line, line)
     if begin:
         reasoning = optional(sequence(line, marked(begin), reasoning))
-    return automaton_of(sequence(reasoning, automaton(answer)), what)
+    return automaton_of(sequence(reasoning, automaton(answer)), subject)
 
 
 def _up_to(mark: str) -> ByteAutomaton:

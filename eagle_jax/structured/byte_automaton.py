@@ -110,10 +110,10 @@ class TooLarge(ValueError):
     """An automaton has too many states, or takes too long to make."""
 
 
-def too_large(what: str) -> TooLarge:
+def too_large(subject: str) -> TooLarge:
     """Returns the error about an automaton that is too large."""
     return TooLarge(
-        f"the automaton of {what} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
+        f"the automaton of {subject} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
         "use smaller counts, or fewer wildcards before other text"
     )
 
@@ -122,7 +122,7 @@ def explored(
     start: State,
     steps: Callable[[State], Iterable[tuple[int, int, State]]],
     is_final: Callable[[State], bool],
-    what: str,
+    subject: str,
 ) -> ByteAutomaton:
     """Builds the automaton of all states that `steps` reaches; equivalent ones are not merged.
 
@@ -143,20 +143,20 @@ def explored(
             row[low : high + 1] = number[following]
         rows.append(row)
         if len(order) > MOST_STATES:
-            raise too_large(what)
+            raise too_large(subject)
     return ByteAutomaton(np.stack(rows), np.array([is_final(state) for state in order]))
 
 
-def intersection(one: ByteAutomaton, other: ByteAutomaton, what: str, *, without: bool = False) -> ByteAutomaton:
+def intersection(one: ByteAutomaton, other: ByteAutomaton, subject: str, *, without: bool = False) -> ByteAutomaton:
     """Returns the texts of both; with `without`, those of `one` that are not of the other. Raises as `explored`."""
     changes = np.any(np.diff(np.concatenate([one.next, other.next]), axis=1), axis=0)
     lows = np.flatnonzero(np.append(True, changes))  # bytes from one to the next do the same
     highs = [*(lows[1:] - 1).tolist(), 255]
-    mine, theirs = one.next[:, lows].tolist(), other.next[:, lows].tolist()
-    theirs.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
+    rows, other_rows = one.next[:, lows].tolist(), other.next[:, lows].tolist()
+    other_rows.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
 
     def steps(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
-        for low, high, to, other in zip(lows.tolist(), highs, mine[pair[0]], theirs[pair[1]], strict=True):
+        for low, high, to, other in zip(lows.tolist(), highs, rows[pair[0]], other_rows[pair[1]], strict=True):
             if to >= 0 and (other >= 0 or without):
                 yield low, high, (to, other)
 
@@ -164,20 +164,20 @@ def intersection(one: ByteAutomaton, other: ByteAutomaton, what: str, *, without
         in_other = pair[1] >= 0 and bool(other.final[pair[1]])
         return bool(one.final[pair[0]]) and in_other is not without
 
-    return explored((0, 0), steps, is_final, what)
+    return explored((0, 0), steps, is_final, subject)
 
 
 def smallest(
     following: Int[np.ndarray, "s c"],
     final: Bool[np.ndarray, "s"],
     start: int,
-    what: str,
+    subject: str,
     class_of_byte: Int[np.ndarray, "256"] | None = None,
 ) -> ByteAutomaton:
     """Minimizes an automaton: merges equivalent states, and drops those from which no text is complete.
 
     Args:
-        what: the place of the form, as errors say it.
+        subject: the place of the form, as errors say it.
         class_of_byte: the column of each byte; None where there is one for each.
 
     Raises:
@@ -191,7 +191,7 @@ def smallest(
     merged = np.where(columns >= 0, group[columns], -1)[first]
     order = _reachable(merged, int(group[start]))
     if len(order) > MOST_STATES:
-        raise too_large(what)
+        raise too_large(subject)
     place = np.full(len(merged) + 1, -1, np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return ByteAutomaton(place[merged[order]][:, class_of_byte], final[first][order])

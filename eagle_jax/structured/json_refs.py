@@ -91,9 +91,9 @@ def _constants(schema: Any) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _differ(mine: list[Any] | None, theirs: list[Any] | None) -> bool:
+def _differ(first: list[Any] | None, second: list[Any] | None) -> bool:
     """Returns whether both have constants, and none in common."""
-    return mine is not None and theirs is not None and not any(value in theirs for value in mine)
+    return first is not None and second is not None and not any(value in second for value in first)
 
 
 def _kinds(schema: Mapping[str, Any], unsaid: Iterable[str]) -> set[str]:

@@ -21,7 +21,7 @@ from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
 FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 ANY_OBJECT = {"type": "object"}
-KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
+CACHE_BYTES = 256 * 2**20  # bytes of automata that are kept for later requests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +132,9 @@ class _AutomatonCache:
                     return self._entries[key][0], True
                 other = self._making.get(key)
                 if other is None:
-                    mine = self._making[key] = concurrent.futures.Future()
+                    future = self._making[key] = concurrent.futures.Future()
             if other is None:
-                return self._make(key, make, tokenizer, mine), False
+                return self._make(key, make, tokenizer, future), False
             while not concurrent.futures.wait([other], POLL).done:
                 if stopping.is_set():
                     raise FormsStopped(STOPPED)
@@ -143,21 +143,21 @@ class _AutomatonCache:
                 raise error
 
     def _make(
-        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, mine: concurrent.futures.Future[None]
+        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, future: concurrent.futures.Future[None]
     ) -> TokenAutomaton:
         try:
             automaton = make()
         except BaseException as error:
             with self._lock:
                 del self._making[key]
-            mine.set_exception(error)
+            future.set_exception(error)
             raise
         with self._lock:
             del self._making[key]
             self._entries[key] = automaton, tokenizer
-            while len(self._entries) > 1 and sum(one.nbytes for one, _ in self._entries.values()) > KEPT:
+            while len(self._entries) > 1 and sum(one.nbytes for one, _ in self._entries.values()) > CACHE_BYTES:
                 self._entries.popitem(last=False)
-        mine.set_result(None)
+        future.set_result(None)
         return automaton
 
 

@@ -113,10 +113,12 @@ def refuse_other_tokenizer(target: Any, other: Any, whose: str) -> None:
     """
     if target is None or other is None:
         return
-    mine, theirs = target.get_vocab(), other.get_vocab()
-    if mine == theirs:
+    target_vocab, other_vocab = target.get_vocab(), other.get_vocab()
+    if target_vocab == other_vocab:
         return
-    different = sum(mine.get(token) != id_ for token, id_ in theirs.items()) + len(mine.keys() - theirs.keys())
+    different = sum(target_vocab.get(token) != id_ for token, id_ in other_vocab.items()) + len(
+        target_vocab.keys() - other_vocab.keys()
+    )
     raise ValueError(
         f"{whose} has another tokenizer than the target: {different} of their tokens differ; a drafter has to speak of "
         "the target's own tokens, so use one of the same family"

@@ -109,9 +109,9 @@ def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
     return [text for f in dataclasses.fields(config) for text in _different(f.name, config, read)]
 
 
-def _different(name: str, ours: Any, theirs: Any) -> list[str]:
+def _different(name: str, first: Any, second: Any) -> list[str]:
     """Returns the field, if it differs; of a part of a config its fields that differ."""
-    one, other = getattr(ours, name), getattr(theirs, name)
+    one, other = getattr(first, name), getattr(second, name)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]
         return [f"{name}.{text}" for text in inner[:1]]

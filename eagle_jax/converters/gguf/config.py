@@ -70,7 +70,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
 # Entries that say what the architecture does anyway: experts by sigmoids.
 _USUAL: Mapping[str, Mapping[str, Any]] = dict.fromkeys(("minimax-m2", "glm4moe"), {"expert_gating_func": 2})
 # What is meant where no entry says otherwise, as keys of config.json.
-_UNSAID: Mapping[str, Mapping[str, Any]] = {
+_IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss": {"swiglu_limit": 7.0},
     "olmoe": {"norm_topk_prob": False},
     "exaone4": {"sliding_window": None},
@@ -89,7 +89,7 @@ _ABSENT = {"expert_count": 0, "expert_used_count": 0}
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 
 # Keys that follow from the tensors of a layer.
-_HELD = {
+_TENSOR_OF_KEY = {
     "attention_bias": "self_attn.q_proj.bias",
     "mlp_bias": "mlp.up_proj.bias",
     "use_bias": "self_attn.q_proj.bias",
@@ -114,7 +114,9 @@ def config_entries(path: pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{path} has no {error.args[0]}; expected all sizes of the model in its metadata") from error
     entries["tie_word_embeddings"] = "lm_head.weight" not in tensor_names
     keys = FAMILIES[entries["model_type"]].keys
-    return entries | {key: f"model.layers.0.{name}" in tensor_names for key, name in _HELD.items() if key in keys}
+    return entries | {
+        key: f"model.layers.0.{name}" in tensor_names for key, name in _TENSOR_OF_KEY.items() if key in keys
+    }
 
 
 def end_ids(path: pathlib.Path) -> list[int]:
@@ -153,7 +155,7 @@ def _entries(file: GgufFile) -> dict[str, Any]:
         if stated.get(name, entries["head_dim"]) != entries["head_dim"]:
             raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
     entries |= family_entries or rope.rope_entries(file, stated, entries)
-    entries = dict(_UNSAID.get(architecture, {})) | entries
+    entries = dict(_IMPLIED.get(architecture, {})) | entries
     entries |= _family(architecture, entries, stated) | _tokens(file)
     return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
 

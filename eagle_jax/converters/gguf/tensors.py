@@ -120,7 +120,7 @@ _GEMMA = ("gemma2", "gemma3")
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 # Tensors that stay quantized where their type is in `BLOCK_TYPES`; the others are small.
-_KEPT = ("_proj.weight", "lm_head.weight", "embed_tokens.weight")
+_STAY_QUANTIZED = ("_proj.weight", "lm_head.weight", "embed_tokens.weight")
 
 
 class GgufTensors:
@@ -152,7 +152,7 @@ class GgufTensors:
         tensor = self._tensor(name)
         if tensor.type in FLOATS:
             return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, tensor.file)
-        if tensor.type in BLOCK_TYPES and name.endswith(_KEPT):
+        if tensor.type in BLOCK_TYPES and name.endswith(_STAY_QUANTIZED):
             quant_type = BLOCK_TYPES[tensor.type].quant_type
             stored = f"{tensor.type}, kept as {quant_type}"
             quant_type = quant_type.over(tensor.shape[-1])

@@ -30,7 +30,7 @@ from eagle_jax.converters.heads import dflash_edges, dflash_nested, window
 from eagle_jax.converters.heads.dflash_config import ARCHITECTURE, entries_for, read_config
 from eagle_jax.converters.heads.eagle import own_embedding, verifier_for
 from eagle_jax.converters.heads.eagle_entries import Verifier
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
+from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D
 from eagle_jax.converters.heads.entries import KIND
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
@@ -121,7 +121,7 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size
     aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
-    aside += [] if drafted is None else map(re.escape, (OFFSETS, KEPT))
+    aside += [] if drafted is None else map(re.escape, (D2T, T2D))
     names.check(weights, dflash_edges.stored(RULES, weights.info), shapes(config), aside)
     config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())
     return config, None if drafted is None else read_vocabulary(weights, drafted, config.layers.vocab_size)
@@ -167,10 +167,10 @@ def _check_fit(folder: pathlib.Path, config: DFlashConfig, target: LlamaConfig) 
         "vocab_size": config.layers.vocab_size,
         "num_hidden_layers": target.num_hidden_layers if config.num_target_layers is None else config.num_target_layers,
     }
-    for name, theirs in target_facts.items():
-        if getattr(target, name) != theirs:
+    for name, expected in target_facts.items():
+        if getattr(target, name) != expected:
             raise ValueError(
-                f"the head in {folder} was made for a target with {name}={theirs}; this one has "
+                f"the head in {folder} was made for a target with {name}={expected}; this one has "
                 f"{getattr(target, name)}, so it is another model"
             )
     if max(config.taps) > target.num_hidden_layers:

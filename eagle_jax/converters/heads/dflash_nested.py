@@ -25,7 +25,7 @@ ENTERED = "aux_hidden_state_layer_ids"
 VERIFIER_TENSORS = r"verifier_.*"
 
 _NOT_CAUSAL = "sliding_window_non_causal"
-_KEPT = ("block_size", "mask_token_id", ENTERED, "draft_vocab_size", "target_hidden_size", "sample_from_anchor")
+_COPIED = ("block_size", "mask_token_id", ENTERED, "draft_vocab_size", "target_hidden_size", "sample_from_anchor")
 _FIXED: Mapping[str, tuple[Any, ...]] = {"projector_type": ("dflash", None), "shift_label": (False, None)}
 # Settings of the training, and of Domino's head, which `projector_type` says is not there.
 _IGNORED = OUTER_IGNORED | frozenset(
@@ -59,10 +59,10 @@ def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     inner = entries.get(LAYER)
     if not isinstance(inner, Mapping):
         raise ValueError(f"{LAYER} is {inner!r}; expected the object that describes the decoder layers")
-    read = frozenset({KIND, LAYER, "architectures", _NOT_CAUSAL, *_KEPT})
+    read = frozenset({KIND, LAYER, "architectures", _NOT_CAUSAL, *_COPIED})
     check_head(entries, Tables(read=read, fixed=_FIXED, neutral=_IGNORED | verifier_keys(entries)))
     flat = {**_ABSENT, **inner, "architectures": [architecture]}
-    flat |= {name: entries[name] for name in _KEPT if entries.get(name) is not None}
+    flat |= {name: entries[name] for name in _COPIED if entries.get(name) is not None}
     return flat | ({"is_causal": False} if values.flag(entries, _NOT_CAUSAL, False) else {})
 
 

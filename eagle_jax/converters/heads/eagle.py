@@ -19,7 +19,7 @@ from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.heads import eagle_formats, window
 from eagle_jax.converters.heads.eagle_config import eagle1_config, eagle3_config
 from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING, KEPT, OFFSETS, OUTPUT, Spelling
+from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D, Spelling
 from eagle_jax.converters.heads.entries import KIND, TAPS, check_method, read_entries
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
@@ -163,7 +163,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []
+    aside = [T2D, D2T] if spelling.eagle3 or config.draft_vocab_size is not None else []
     aside += [] if spelling.eagle3 else [EMBEDDING]
     names.check(weights, spelling.rules, stored(config, weights), ignored=map(re.escape, aside))
     drafted, vocab_size = config.draft_vocab_size, config.layers.vocab_size
@@ -264,10 +264,12 @@ def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target:
     # A Gemma multiplies its embeddings by a constant, and a head does not.
     if config.layers.hidden_size != config.target_hidden_size or target.config.scales_edges:
         return table
-    theirs = np.asarray(target.table)
+    target_table = np.asarray(target.table)
     # Some rows at a time, so that rounding copies little, and a difference is found early.
     blocks = [slice(start, start + 4096) for start in range(0, len(table), 4096)]
     with np.errstate(over="ignore"):
-        down = all(np.array_equal(table[rows], theirs[rows].astype(table.dtype)) for rows in blocks)
-        same = down or all(np.array_equal(table[rows].astype(theirs.dtype), theirs[rows]) for rows in blocks)
+        down = all(np.array_equal(table[rows], target_table[rows].astype(table.dtype)) for rows in blocks)
+        same = down or all(
+            np.array_equal(table[rows].astype(target_table.dtype), target_table[rows]) for rows in blocks
+        )
     return None if same else table

@@ -13,7 +13,7 @@ from eagle_jax.configs.heads import Eagle3Config, EagleConfig
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters.families import facts as hf_facts
 from eagle_jax.converters.families import latent_attention, lookup
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
+from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, FLAGS, OUTPUT, T2D, Spelling
 from eagle_jax.converters.heads.entries import NUM_TAPS, Stated, has_latent
 from eagle_jax.converters.heads.mask_entries import mask_config
 from eagle_jax.converters.hf import rope as hf_rope
@@ -39,7 +39,7 @@ def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig
     stored = info[EMBEDDING].shape if EMBEDDING in info else ()
     vocab_size = stored[0] if stored else values.integer(stated.layer, "vocab_size")
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
-    drafted = _matrix(info, OUTPUT)[0] if OFFSETS in info else None
+    drafted = _matrix(info, OUTPUT)[0] if D2T in info else None
     _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
     return EagleConfig(layers=layers, fc_bias=f"{spelling.fc}.bias" in info, draft_vocab_size=drafted)
 
@@ -152,7 +152,7 @@ def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
     """Returns the target's vocabulary, by the first that states it: the mask of drafted tokens, the embedding, the
     config.
     """
-    for key in (KEPT, EMBEDDING):
+    for key in (T2D, EMBEDDING):
         if key in info and info[key].shape:
             _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)
             return info[key].shape[0]

@@ -19,7 +19,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
-OFFSETS, KEPT = "d2t", "t2d"
+D2T, T2D = "d2t", "t2d"
 MASK = "mask_hidden"
 
 
@@ -169,7 +169,7 @@ def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
             f"the weights hold both {layouts[0].first}.* and {layouts[1].first}.*, names of two formats; expected one"
         )
     if not layouts:
-        return MIDLAYER if OFFSETS in info else None
+        return MIDLAYER if D2T in info else None
     if layouts == [NUMBERED]:
         return NUMBERED if _reads_two(info) else PLAIN
     return layouts[0]

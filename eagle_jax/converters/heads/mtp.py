@@ -61,7 +61,7 @@ QWEN = Spelling(
     layer="mtp.layers.0.",
     others=r"(?!mtp\.).*",
 )
-_BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
+_EXTRA_LAYER = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
 
 
 def refuse_without(folder: pathlib.Path) -> None:
@@ -76,7 +76,7 @@ def holds(info: Mapping[str, TensorInfo]) -> bool:
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    has_mtp = f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
+    has_mtp = f"{QWEN.fc}.weight" in info or any(_EXTRA_LAYER.fullmatch(name) for name in info)
     return "mtp" if has_mtp else None
 
 

@@ -82,10 +82,10 @@ def _network(config: MedusaConfig | HydraConfig) -> Any:
 
 def _check_fit(folder: pathlib.Path, config: MedusaConfig | HydraConfig, target: LlamaConfig) -> None:
     """Refuses heads that were made for another target."""
-    for name, what in (("hidden_size", "hidden states of {} numbers"), ("vocab_size", "a vocabulary of {} tokens")):
-        ours, theirs = getattr(config, name), getattr(target, name)
-        if ours != theirs:
+    for name, template in (("hidden_size", "hidden states of {} numbers"), ("vocab_size", "a vocabulary of {} tokens")):
+        head_size, target_size = getattr(config, name), getattr(target, name)
+        if target_size != head_size:
             raise ValueError(
-                f"the heads in {folder} were made for {what.format(ours)}; the target has {theirs}, so it is another "
-                "model than theirs"
+                f"the heads in {folder} were made for {template.format(head_size)}; the target has {target_size}, so "
+                "it is another model than theirs"
             )

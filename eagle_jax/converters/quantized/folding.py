@@ -72,8 +72,8 @@ def checked_format(statement: Statement) -> Format:
         method, read = TITLES.get(statement.method, statement.method), [format.TITLE for format in FORMATS.values()]
         raise ValueError(
             f"{statement.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by {method}, "
-            f"which is not read; expected floats, a GGUF file, or one of {', '.join(dict.fromkeys(read))}: look for another "
-            "upload"
+            f"which is not read; expected floats, a GGUF file, or one of {', '.join(dict.fromkeys(read))}: look for "
+            "another upload"
         )
     format = FORMATS[statement.method]
     try:

@@ -104,7 +104,9 @@ def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) 
             jax.eval_shape(lambda *args: _run(calls[0][0], args), *_laid_out(*calls[0]))
         return {"reason": f"it does not compute this: {refused.get(candidate, '')}"}
     if expected is not None:
-        error = max(_error(ours, theirs) for ours, theirs in zip(outputs, expected, strict=True) if ours is not None)
+        error = max(
+            _error(output, reference) for output, reference in zip(outputs, expected, strict=True) if output is not None
+        )
         most = _tolerance(calls[0][1])
         if not error <= most:
             return {
@@ -153,12 +155,12 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
     return best / LOOP
 
 
-def _error(ours: Any, theirs: Any) -> float:
+def _error(output: Any, reference: Any) -> float:
     """Returns the largest deviation as a part of the largest number; infinite where indices differ or one is no
     number.
     """
     worst = 0.0
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(reference), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
             return float("inf")
         if np.issubdtype(one.dtype, np.integer):
