@@ -156,9 +156,9 @@ def intersection(one: ByteAutomaton, other: ByteAutomaton, subject: str, *, with
     other_rows.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
 
     def steps(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
-        for low, high, to, other in zip(lows.tolist(), highs, rows[pair[0]], other_rows[pair[1]], strict=True):
-            if to >= 0 and (other >= 0 or without):
-                yield low, high, (to, other)
+        for low, high, to, other_to in zip(lows.tolist(), highs, rows[pair[0]], other_rows[pair[1]], strict=True):
+            if to >= 0 and (other_to >= 0 or without):
+                yield low, high, (to, other_to)
 
     def is_final(pair: tuple[int, int]) -> bool:
         in_other = pair[1] >= 0 and bool(other.final[pair[1]])

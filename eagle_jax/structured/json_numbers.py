@@ -112,7 +112,7 @@ class _Rules:
 
     def steps(self, digits: _Digits) -> Iterable[tuple[int, int, _Digits]]:
         for digit in range(10):
-            further = self._behind_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
+            further = self._after_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
             if further is not None:
                 yield ZERO + digit, ZERO + digit, further
         if digits.size and not digits.has_point and self.places != 0:
@@ -139,13 +139,13 @@ class _Rules:
         count = min(digits.size + 1, max(len(low), len(high)) + 1)
         return self._with(digits, digit, count, low, high, is_zero=digits.size == 0 and digit == 0)
 
-    def _behind_point(self, digits: _Digits, digit: int) -> _Digits | None:
+    def _after_point(self, digits: _Digits, digit: int) -> _Digits | None:
         low, high = self.low.fraction, self.high.fraction if self.high else ""
         if self.places is not None and digits.size >= self.places:
             return None
         count = min(digits.size + 1, max(len(low), len(high), self.places or 0, 1))
-        further = self._with(digits, digit, count, low, high)
-        return further if further.low >= 0 >= further.high else None
+        following = self._with(digits, digit, count, low, high)
+        return following if following.low >= 0 >= following.high else None
 
     def _with(self, digits: _Digits, digit: int, count: int, low: str, high: str, is_zero: bool = False) -> _Digits:
         remainder = (10 * digits.remainder + digit) % self.modulus

@@ -130,7 +130,7 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     architecture, stated, family_entries = file.architecture, file.stated(), dict[str, Any]()
     if architecture == gemma4.ARCHITECTURE:
         stated, family_entries = gemma4.split(file, stated, hf_names(file))
-    _check_known(file, stated)
+    _refuse_unknown(file, stated)
     key_of = _KEYS | dict(_OWN.get(architecture, {}))
     entries: dict[str, Any] = {}
     for name, key in key_of.items():
@@ -160,7 +160,7 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
 
 
-def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:
+def _refuse_unknown(file: GgufFile, stated: Mapping[str, Any]) -> None:
     """Refuses entries about the model that are not known."""
     architecture = file.architecture
     family_keys = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()

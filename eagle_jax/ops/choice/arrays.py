@@ -19,12 +19,12 @@ def arrays_for(args: tuple[Any, ...]) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
     slots = max((leaf.shape[2] for leaf in jax.tree.leaves(args) if len(leaf.shape) == 4), default=1)
 
-    def to_array(path: Any, array_leaf: Any) -> Any:
-        if isinstance(array_leaf, PackedWeight | Transposed):
-            array_leaf = jax.eval_shape(lambda: array_leaf.unpack())
-        if isinstance(array_leaf, QuantArray):
-            return _quantized(array_leaf, rng)
-        return _array(jax.tree_util.keystr(path), array_leaf, slots, rng)
+    def to_array(path: Any, leaf: Any) -> Any:
+        if isinstance(leaf, PackedWeight | Transposed):
+            leaf = jax.eval_shape(lambda: leaf.unpack())
+        if isinstance(leaf, QuantArray):
+            return _quantized(leaf, rng)
+        return _array(jax.tree_util.keystr(path), leaf, slots, rng)
 
     return jax.tree_util.tree_map_with_path(to_array, args, is_leaf=is_leaf)
 
