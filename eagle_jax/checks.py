@@ -9,7 +9,7 @@ from typing import Any
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """`value` if it is a whole number (numpy's included) and not below `least`."""
+    """Returns `value` if it is a whole number (numpy's included) and not below `least`."""
     if not is_whole_number(value) or value < least:
         raise ValueError(f"{name}={reprlib.repr(value)}; expected a whole number, {least} or more")
     return int(value)
@@ -26,7 +26,7 @@ def is_number(value: Any) -> bool:
 
 
 def finite(name: str, value: Any) -> float:
-    """`value` as a float if it is a finite number (numpy's included)."""
+    """Returns `value` as a float if it is a finite number (numpy's included)."""
     try:
         number = float(value) if is_number(value) else math.nan
     except OverflowError:

@@ -30,7 +30,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block has ended well, and not before."""
+    """Opens a file that takes the place of `path` when the block has ended well, and not before."""
     part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PART}")
     try:
         with naming(path), part.open("wb") as file:

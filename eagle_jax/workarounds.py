@@ -99,7 +99,7 @@ def _supported_option(name: str) -> dict[str, Any]:
 
 @jax.custom_jvp
 def gather(table: Array, first: Array, third: Array | None = None) -> Array:
-    """`table[first]`, or `table[first, :, third]`; as float32 where a CPU gathers bfloat16.
+    """Returns `table[first]`, or `table[first, :, third]`; as float32 where a CPU gathers bfloat16.
 
     XLA:CPU of jaxlib 0.10.2 has no gather of bfloat16: in a loop it makes float32 of the whole table first, once a
     call. Bits it gathers as they are; the barrier keeps it from converting them before.

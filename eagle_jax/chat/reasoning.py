@@ -131,7 +131,9 @@ def reasoning_field(template: str) -> str | None:
 
 
 def thinking(template: str, enabled: bool | None) -> dict[str, Any]:
-    """`enable_thinking` under the other names that a chat template may have for it; nothing if it reads that one."""
+    """Returns `enable_thinking` under the other names that a chat template may have for it; empty if it reads
+    that one.
+    """
     if enabled is None or _reads(template, "enable_thinking"):
         return {}
     by_name = {"thinking": enabled} if _reads(template, "thinking") else {}

@@ -83,7 +83,7 @@ def load(
     head_config: str | None = None,
     **more: Any,
 ) -> api.Model:
-    """`api.load` behind a spinner that says what is being loaded; of `more`, what is not None is passed on.
+    """Calls `api.load` with a spinner that says what is being loaded; of `more`, what is not None is passed on.
 
     `target_config` and `head_config` are JSON objects, as `--target-config` takes one.
     """

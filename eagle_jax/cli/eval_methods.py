@@ -19,7 +19,7 @@ class ParsedMethod(NamedTuple):
 
 
 def parse_methods(text: str) -> list[ParsedMethod]:
-    """`plain,eagle:60,7,10,eagle@HEAD` as methods; a comma before a letter begins a new one."""
+    """Parses `plain,eagle:60,7,10,eagle@HEAD`; a comma before a letter begins a new one."""
     parsed = []
     for name in (part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text)):
         named, colon, tree = name.partition(":")

@@ -45,7 +45,7 @@ def _lines(began: float) -> Callable[[api.Tally], None]:
 
 
 def line(tally: api.Tally, seconds: float) -> str:
-    """`1,204 of 5,000 rows, 3 failed, 812 tokens/s, 1:12:10 left`."""
+    """Formats a tally: `1,204 of 5,000 rows, 3 failed, 812 tokens/s, 1:12:10 left`."""
     finished = tally.answered + tally.failed
     left = (tally.rows - tally.done) * seconds / finished if finished else 0.0
     parts = [f"{tally.done:,} of {tally.rows:,} rows"]

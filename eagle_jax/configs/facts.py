@@ -237,7 +237,7 @@ class FamilyFacts:
 
     @staticmethod
     def of_llama() -> dict[str, Any]:
-        """Llama's facts."""
+        """Returns Llama's facts."""
         return {fact.name: fact.default for fact in dataclasses.fields(FamilyFacts)}
 
     @property

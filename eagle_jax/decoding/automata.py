@@ -62,7 +62,7 @@ class Automata:
         return jax.lax.fori_loop(0, depth, one_deeper, first)
 
     def bans(self, states: Int[Array, "b n"]) -> Float[Array, "b n v"]:
-        """`FORBIDDEN` of every token that must not follow, else 0."""
+        """Returns `FORBIDDEN` of every token that must not follow, else 0."""
         of_row = jnp.asarray(self.of_row)[:, None]
         vocab_size = self.token_class.shape[1]
 

@@ -78,7 +78,7 @@ class Counts:
         return Counts(guessed=nothing, accepted=jnp.zeros_like(nothing))  # a buffer can be donated only once
 
     def of_step(self, tree: Tree, draws: Int[Array, "b n"], depth: int, active: Bool[Array, "b"]) -> "Counts":
-        """These, and those of one more step.
+        """Returns these counts with those of one more step.
 
         Args:
             tree: with `edges`.

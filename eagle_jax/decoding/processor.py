@@ -151,7 +151,7 @@ def _count_at_nodes(tokens: Int[Array, "b r"], counted: Bool[Array, "b n r"], vo
 def _banned(
     processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"], vocab_size: int
 ) -> Float[Array, "b n v"]:
-    """1 where a token would end an answer too early, or complete a bad word."""
+    """Returns 1 where a token would end an answer too early, or complete a bad word."""
     answer_length = prefix.count[:, None] + depth_below(prefix.ancestors) - prefix.prompt_length[:, None]
     too_early = answer_length < jnp.asarray(processor.min_tokens)[:, None]
     is_stop = _count(stop_ids, stop_ids >= 0, vocab_size) > 0

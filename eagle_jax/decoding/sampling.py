@@ -130,7 +130,7 @@ def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) ->
 
 
 def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Float[Array, "b n v"]:
-    """Temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
+    """Applies temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
 
     Filters are thresholds: a token stays unless enough tokens are *strictly* more probable (k of them, or probability
     p), so equal tokens stay or go together. The most probable token is at 0 and always stays. Greedy rows are as if at

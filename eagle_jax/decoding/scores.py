@@ -34,7 +34,7 @@ class Scores:
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """As `Scores.best`; of log-probabilities themselves what exceeds 0 is taken as 0."""
+    """Works as `Scores.best`; of log-probabilities themselves what exceeds 0 is taken as 0."""
     if isinstance(scores, Scores):
         return scores.best(count)
     return ops.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0)), count)

@@ -73,7 +73,7 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
         return everywhere(level, head.target_ids(tokens)), carry
 
     def everywhere(level: int, before: Int[Array, "b f"]) -> Float[Array, "b f d"]:
-        """`below` for all tokens: others are impossible."""
+        """Returns `below` over all tokens; tokens that are no candidates are impossible."""
         none = jnp.full((*before.shape, head.draft_vocab_size), -jnp.inf)
         slot_candidates = jnp.broadcast_to(candidates[:, level : level + 1], (*before.shape, candidates.shape[2]))
         return jnp.put_along_axis(none, slot_candidates, below(level, before).of_all(), axis=2, inplace=False)

@@ -39,7 +39,7 @@ class Calibrated(Wrapper):
 
     @staticmethod
     def of(drafter: Drafter, prior: Prior | None = None) -> "Calibrated":
-        """Without a prior the drafter's guesses are taken to be right as often as it says."""
+        """Wraps a drafter. Without a prior the drafter's guesses are taken to be right as often as it says."""
         prior_or_default = prior or AS_DRAFTED
         return Calibrated(drafter, jnp.asarray(prior_or_default.greedy), jnp.asarray(prior_or_default.sampled))
 

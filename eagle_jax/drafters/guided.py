@@ -24,7 +24,8 @@ def grow(
     drafted_part: Callable[[Array], Array] = lambda values: values,
     target_ids: Callable[[Array], Array] = lambda tokens: tokens,
 ) -> Tree:
-    """`policy.grow` below the roots, with scores of the tokens alone that each row's automaton allows at the node.
+    """Runs `policy.grow` below the roots, with scores of the tokens alone that each row's automaton allows at the
+    node.
 
     Args:
         drafted_part: of values over the target's vocabulary those of the tokens that the scores are of.
@@ -63,7 +64,7 @@ def grow_by_depth(
     drafted_part: Callable[[Array], Array] = lambda values: values,
     target_ids: Callable[[Array], Array] = lambda tokens: tokens,
 ) -> Tree:
-    """`grow` where the scores below a node depend on its depth alone, as those of independent heads do.
+    """Runs `grow` where the scores below a node depend on its depth alone, as those of independent heads do.
 
     The best tokens of each depth are found once, and the tree grows over their ranks, not for each node over the whole
     vocabulary. An automaton forbids tokens by the node, though: then each row of a frontier has scores of all tokens,

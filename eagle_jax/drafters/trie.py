@@ -59,8 +59,8 @@ class Trie:
 
 
 def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
-    """`tree`, followed by the nodes of `other` below the root, and where each node of `other` is in it. Those that
-    `tree` has already are invalid.
+    """Returns `tree`, followed by the nodes of `other` below the root, and where each node of `other` is in it. Those
+    that `tree` has already are invalid.
 
     What hangs below a node that both have hangs below `tree`'s:
 

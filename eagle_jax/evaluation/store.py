@@ -140,7 +140,7 @@ def _open(path: Path) -> JsonLines[Conversation]:
 
 
 def answer_file(folder: Path, method: str) -> Path:
-    """`eagle:60,7,10` answers into `eagle_60_7_10.jsonl`, `eagle@runs/head` into `eagle_runs_head.jsonl`."""
+    """Returns the file of a method: `eagle_60_7_10.jsonl` for `eagle:60,7,10`."""
     return folder / (re.sub(r"[:,@/\\]", "_", method) + ".jsonl")
 
 

@@ -171,7 +171,7 @@ def of_configs(
     head_scheme: Scheme | None = None,
     stored: Stored = (),
 ) -> Plan:
-    """`plan` for configurations that are at hand, and caches of exactly `slots`.
+    """Computes `plan` for configurations that are at hand, and caches of exactly `slots`.
 
     Args:
         stored: types of the target's parameters that its files hold quantized, by path.

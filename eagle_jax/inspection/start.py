@@ -50,7 +50,9 @@ class Start:
         self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
     def run(self, drafter: Drafter, steps: int | None = None) -> Ran:
-        """So many steps with a drafter, or all until the first answer is complete; compiling is not timed."""
+        """Runs this number of steps with a drafter, or all until the first answer is complete; compiling is not
+        timed.
+        """
         arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
         after, compiling = programs.call(
@@ -90,7 +92,7 @@ class Start:
 
 
 def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
-    """Until the first row has its answer; the fastest of runs that take turns."""
+    """Times drafters until the first row has its answer; the fastest of alternating runs."""
     seen: dict[T, list[Ran]] = {key: [] for key in drafters}
     for repeat in range(5):
         for key, drafter in drafters.items():

@@ -148,7 +148,7 @@ def _talk(number: int, conversation: Conversation) -> _Conversation:
 
 
 def _answer(model: Model, conversations: Sequence[_Conversation], sampling: dict[str, Any], batch_size: int) -> None:
-    """Turn by turn, all conversations that have the turn at once."""
+    """Answers turn by turn, all conversations that have the turn at once."""
     for turn in range(max(len(conversation.questions) for conversation in conversations)):
         prompts = [
             (conversation, _prompt(model, conversation, turn))

@@ -45,7 +45,8 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 
 def generation_options(folder: Path) -> dict[str, Any]:
-    """`generate`'s options as the model's `generation_config.json` sets them. One log line says what that is, and one
+    """Returns `generate`'s options as the model's `generation_config.json` sets them. One log line says what that is,
+    and one
     what of it is not followed: entries of other kinds of decoding, and values that are no numbers.
 
     Greedy decoding, `do_sample` false or absent, is temperature 0, whatever else it says.

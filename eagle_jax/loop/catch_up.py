@@ -31,5 +31,5 @@ def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array
 
 @functools.cache
 def compiled_catch_up() -> Any:
-    """`catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
+    """Returns `catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
     return jax.jit(sharded(catch_up), donate_argnames=("state",), compiler_options=loop_options())

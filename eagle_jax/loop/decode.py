@@ -167,7 +167,7 @@ def spares_logits(
 
 
 def drawn_greedily(target: Target, rows: NodeRows, output: Output) -> Int[Array, "b n"]:
-    """`draws_at_nodes` of a greedy step whose logits nobody else reads: the compiler leaves those out."""
+    """Computes `draws_at_nodes` of a greedy step whose logits have no other reader: the compiler leaves those out."""
     draws = rows.to_draw(greedy_draws(target, output.hidden))
     return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
 
@@ -245,7 +245,7 @@ def advance(
 
 @functools.cache
 def compiled_advance() -> Any:
-    """`advance`, jitted once per process. The state is donated: the caches are updated in place."""
+    """Returns `advance`, jitted once per process. The state is donated: the caches are updated in place."""
     fixed = ("mode", "sharding")
     return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=loop_options())
 

@@ -20,7 +20,7 @@ def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:
 
 
 def greedy_draws(target: Target, hidden: Float[Array, "b n h"]) -> Int[Array, "b n"]:
-    """`argmax(target.logits(hidden))`, of some rows at a time."""
+    """Computes `argmax(target.logits(hidden))`, of some rows at a time."""
     batch, nodes, size = hidden.shape
     most = max(MOST // (4 * target.config.vocab_size), 1)
     parts = -(-batch * nodes // most)

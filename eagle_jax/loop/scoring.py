@@ -118,13 +118,13 @@ def _recorded(
 
 @functools.cache
 def compiled_open_scores() -> Any:
-    """`open_scores`, jitted once per process."""
+    """Returns `open_scores`, jitted once per process."""
     fixed = ("slots", "top", "sharding")
     return jax.jit(sharded(open_scores), static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_score_chunks() -> Any:
-    """`score_chunks`, jitted once per process. The scores are donated: their caches are written in place."""
+    """Returns `score_chunks`, jitted once per process. The scores are donated: their caches are written in place."""
     fixed, options = ("chunk", "sharding"), loop_options()
     return jax.jit(sharded(score_chunks), static_argnames=fixed, donate_argnames=("scores",), compiler_options=options)

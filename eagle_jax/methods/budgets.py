@@ -91,7 +91,7 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
 
 
 def tree_of(budget: Budget) -> DynamicTree | None:
-    """Its tree; None is plain decoding."""
+    """Returns its tree; None is plain decoding."""
     if budget.tree is None:
         return None
     tree = asked_tree(budget.tree)
@@ -101,7 +101,7 @@ def tree_of(budget: Budget) -> DynamicTree | None:
 
 
 def numbers_of(tree: DynamicTree | None) -> TreeNumbers | None:
-    """`Budget.tree` of a tree."""
+    """Returns `Budget.tree` of a tree."""
     if tree is None:
         return None
     if tree.least and tree.is_chain:
@@ -111,7 +111,7 @@ def numbers_of(tree: DynamicTree | None) -> TreeNumbers | None:
 
 
 def place(model: Model, method: str) -> tuple[Any, ...]:
-    """`Budget.place` of a model here."""
+    """Returns `Budget.place` of a model here."""
     mesh = {} if model.sharding is None else dict(model.sharding.sizes)
     return device(), fingerprint(model, method), tuple(sorted(mesh.items())), method
 

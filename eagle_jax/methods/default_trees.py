@@ -94,8 +94,8 @@ def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
 
 
 def eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
-    """On accelerators a step that verifies 60 rows should take about as long as one of a single row. On CPU cores every
-    row costs, so little of a tree pays.
+    """Returns EAGLE's default tree. On accelerators a step that verifies 60 rows should take about as long as one of a
+    single row. On CPU cores every row costs, so little of a tree pays.
     """
     if small:
         return shrink_to(cpu_default(model).tree, most)
@@ -109,8 +109,8 @@ def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
 
 
 def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
-    """Published are a chain of all that the block drafts (DFlash), and of a causal head the likeliest paths over the
-    slots' seven best tokens (JetSpec, budget 128).
+    """Returns DFlash's default tree. Published are a chain of all that the block drafts (DFlash), and of a causal head
+    the likeliest paths over the slots' seven best tokens (JetSpec, budget 128).
 
     On CPU cores a chain ends where the head is unsure: what lies after costs nothing to draft, but to verify.
     """
@@ -127,13 +127,17 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
 
 
 def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
-    """Published is a chain of all that one pass drafts. On CPU cores it ends where the head is unsure."""
+    """Returns P-EAGLE's default tree. Published is a chain of all that one pass drafts. On CPU cores it ends where
+    the head is unsure.
+    """
     depth = model.head.num_drafted
     return shrink_to(_short_chain(depth) if small else DynamicTree.chain(depth + 1), most)
 
 
 def _short_chain(depth: int) -> DynamicTree:
-    """For heads that draft `depth` tokens in one pass, where every node costs: what is unlikely is left out."""
+    """Returns a chain for heads that draft `depth` tokens in one pass, where every node costs: what is unlikely is
+    left out.
+    """
     return DynamicTree.chain(min(6, depth + 1), 0.15)
 
 

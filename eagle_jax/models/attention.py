@@ -60,7 +60,7 @@ class Attention(nn.Module):
         prefix: CachedKV,
         draft_kv: KV | None,
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
-        """`residual + attention(x)`, with norms before and after it, and the tokens' own keys and values."""
+        """Computes `residual + attention(x)`, with norms before and after it, and the tokens' own keys and values."""
         scale, softcap = self.config.attention_scale, self.config.attn_logit_softcapping
         weights = self._weights(x.shape[-1], *norms)
         return ops.attention_block(residual, x, weights, inputs, prefix, draft_kv, scale=scale, softcap=softcap)

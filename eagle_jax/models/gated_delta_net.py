@@ -62,7 +62,7 @@ class DeltaInputs:
         return rows if self.flat is None else jnp.where(self.flat.is_token[..., None], rows[0][self.flat.places], 0)
 
     def in_pass(self, rows: Float[Array, "y m e"]) -> Float[Array, "b n e"]:
-        """`by_request` undone; zeros at padding."""
+        """Undoes `by_request`; zeros at padding."""
         return rows if self.flat is None else self.flat.in_row(rows)[None]
 
     def fresh(self, added: DeltaRows) -> DeltaRows:
@@ -105,7 +105,7 @@ class GatedDeltaNet(nn.Module):
         state: DeltaState,
         draft_kv: None,
     ) -> tuple[Float[Array, "b n h"], DeltaRows]:
-        """`residual + out(norm(delta(conv(in(x)))) * silu(z))`, and what the tokens add to the state."""
+        """Computes `residual + out(norm(delta(conv(in(x)))) * silu(z))`, and what the tokens add to the state."""
         normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
         qkv, z, b, a = self._projected(normed, inputs.num_valid)
         qkv, b, a = (inputs.by_request(part) for part in (qkv, b, a))

@@ -69,7 +69,7 @@ def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
 
 
 def scaled(x: Float[Array, "*rows h"], factor: float, dtype: DTypeLike) -> Float[Array, "*rows h"]:
-    """`x` times a factor that is rounded to `dtype`, in float32."""
+    """Computes `x` times a factor that is rounded to `dtype`, in float32."""
     if factor == 1:
         return x
     return (x.astype(jnp.float32) * jnp.asarray(factor, dtype).astype(jnp.float32)).astype(x.dtype)

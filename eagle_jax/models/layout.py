@@ -131,5 +131,5 @@ def _parted(node: Params) -> Params:
 
 
 def _rows(by_head: jax.Array) -> jax.Array:
-    """`[k, g, c, ..]` to `[k g c, ..]`."""
+    """Reshapes `[k, g, c, ..]` to `[k g c, ..]`."""
     return by_head.reshape(-1, *by_head.shape[3:])

@@ -120,7 +120,9 @@ def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> Float[Array, "b n half"]:
-    """Dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen / original`."""
+    """Applies dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen /
+    original`.
+    """
     original = rope.original_max_position_embeddings
     assert original is not None
     stretch = rope.factor * jnp.maximum(seen, original).astype(jnp.float32) / original - (rope.factor - 1)

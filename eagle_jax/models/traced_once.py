@@ -32,7 +32,8 @@ def through(
 
 
 def traced_once(layer: nn.Module, *args: Any) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """`layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA inlines.
+    """Calls `layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA
+    inlines.
 
     Tracing and lowering each of SmolLM2's thirty layers took a third of the time in which a kept program is ready.
     """

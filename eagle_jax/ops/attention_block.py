@@ -28,7 +28,8 @@ def attention_block(
     scale: float,
     softcap: float | None = None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """`residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if they have any.
+    """Computes `residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if they
+    have any.
 
     Args:
         prefix: keys and values of the cache, `[u k s c]`.

@@ -28,7 +28,7 @@ MOST = 2**28  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with
 def in_parts(
     attend: Callable[[AttentionCall], Float[Array, "b k r c"]], case: AttentionCall
 ) -> Float[Array, "b k r c"]:
-    """`attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
+    """Computes `attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
 
     Cases with fresh rows that `visible` does not name, as training has them, are whole.
     """
@@ -51,7 +51,7 @@ def _parts_on_device(attend: Callable[[AttentionCall], Array], case: AttentionCa
 
 
 def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, most: int) -> Float[Array, "b k r c"]:
-    """`attend` of as many requests at a time as divide them, at most `most`."""
+    """Runs `attend` on as many requests at a time as divide them, at most `most`."""
     batch = len(case.q)
     size = next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
     if size == batch:
@@ -71,7 +71,9 @@ def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, 
 
 
 def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
-    """`attend` of some nodes at a time, for requests whose nodes are too many; the last part may hold some again."""
+    """Runs `attend` on some nodes at a time, for requests whose nodes are too many; the last part may hold some
+    again.
+    """
     batch, heads, _, size = case.q.shape
     nodes = case.nodes
     width = max(MOST // (scores_size(case) // nodes), 1)

@@ -92,7 +92,7 @@ def _aligned(case: AttentionCall, sums: Sums) -> Sums:
 
 
 def _over_all_slots(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Over the fresh tokens, and all of the cache at once."""
+    """Attends to the fresh tokens, and to all of the cache at once."""
     sums = _read(case, _begun(case), _named(case), case.visible)
     if case.slots:
         sums = _read(case, sums, _of_requests(case, case.prefix), _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
@@ -100,7 +100,9 @@ def _over_all_slots(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def _by_blocks(case: AttentionCall, block: int) -> Float[Array, "b k r c"]:
-    """Over the fresh tokens and, block by block, the committed prefix, which ends in the first half of the cache."""
+    """Attends to the fresh tokens and, block by block, the committed prefix, which ends in the first half of the
+    cache.
+    """
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
         part, slot = _block(case, index, block)
@@ -129,7 +131,7 @@ def _named(case: AttentionCall) -> KV:
 
 
 def _block(case: AttentionCall, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array, "s"]]:
-    """Block number `index` of the cache, and its slots."""
+    """Returns block number `index` of the cache, and its slots."""
     at = index * block
     keys, values = (jax.lax.dynamic_slice_in_dim(part, at, block, axis=2) for part in case.prefix)
     return _of_requests(case, (keys, values)), at + jnp.arange(block, dtype=jnp.int32)

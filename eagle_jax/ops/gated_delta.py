@@ -47,7 +47,7 @@ def gated_delta(
     memory: Float[Array, "b h c d"],
     ancestors: Bool[Array, "b n n"],
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
-    """`out` and `u` of all nodes; everything is float32.
+    """Computes `out` and `u` of all nodes; everything is float32.
 
     Args:
         q, k: of key heads, each of which serves h / j value heads in a row.
@@ -82,7 +82,7 @@ def gated_delta_chain(
     beta: Float[Array, "b h n"],
     memory: Float[Array, "b h c d"],
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
-    """`gated_delta` of a chain of n tokens, each of which follows the one before.
+    """Computes `gated_delta` of a chain of n tokens, each of which follows the one before.
 
     Chunks of `CHUNK` tokens are read one after the other, with the state between them: memory is linear in n, where
     the products of all pairs of tokens take n^2 numbers for each head.
@@ -92,7 +92,7 @@ def gated_delta_chain(
     count = -(-n // size)
 
     def chunks(x: Array) -> Array:
-        """`[chunks, b, heads, size, ..]`; tokens of zeros at the end change no state and add nothing."""
+        """Returns `[chunks, b, heads, size, ..]`; tokens of zeros at the end change no state and add nothing."""
         padded = jnp.pad(x, ((0, 0), (0, 0), (0, count * size - n)) + ((0, 0),) * (x.ndim - 3))
         return jnp.moveaxis(padded.reshape(*x.shape[:2], count, size, *x.shape[3:]), 2, 0)
 
@@ -172,7 +172,7 @@ def convolved(
 
 
 def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
-    """`earlier_rows` of a chain of n tokens."""
+    """Computes `earlier_rows` of a chain of n tokens."""
     places = jnp.arange(n, dtype=jnp.int32)[None, :, None]
     return size + places - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
 

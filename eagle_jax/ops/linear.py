@@ -35,7 +35,7 @@ def linear(
     num_valid: Int[Array, ""] | None = None,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "..."]:
-    """`x @ weight.T + bias`, accumulated in float32.
+    """Computes `x @ weight.T + bias`, accumulated in float32.
 
     Args:
         num_valid: number of leading rows, over all axes of `x` but the last, that are not padding; the results of the
@@ -52,12 +52,12 @@ def linear(
 
 
 def matmul(x: Float[Array, "*rows i"], weight: Weight) -> Float[Array, "..."]:
-    """`x @ weight.T` in float32."""
+    """Computes `x @ weight.T` in float32."""
     return linear(x, Affine(weight), dtype=jnp.float32)
 
 
 def reference(rows: Float[Array, "r i"], weight: Weight, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """`rows @ weight.T` by XLA: multiplied in the weight's dtype, accumulated in float32."""
+    """Computes `rows @ weight.T` by XLA: multiplied in the weight's dtype, accumulated in float32."""
     del num_valid
     if isinstance(weight, PackedWeight):
         weight = weight.unpack()
@@ -89,7 +89,7 @@ def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, ".
 
 
 def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`rows @ weight.T` in float32 on CPU."""
+    """Computes `rows @ weight.T` in float32 on CPU."""
     count = rows.shape[0]
     if 1 < count <= FEW_ROWS[-1]:
         return _weight_first(rows, weight)
@@ -97,7 +97,9 @@ def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Fl
 
 
 def _weight_first(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`(weight @ rows.T).T`, padded to a number of `FEW_ROWS`; without the barriers XLA would transpose it back."""
+    """Computes `(weight @ rows.T).T`, padded to a number of `FEW_ROWS`; without the barriers XLA would transpose it
+    back.
+    """
     count = rows.shape[0]
     padded = next(few for few in FEW_ROWS if few >= count)
     columns = jax.lax.optimization_barrier(jnp.pad(rows, ((0, padded - count), (0, 0))).T)
@@ -112,7 +114,8 @@ def _accumulated(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_
 
 @jax.custom_vjp
 def _tall_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`rows @ weight.T` of a weight with more outputs than inputs; its gradient is computed as `[i, o]` and transposed.
+    """Computes `rows @ weight.T` of a weight with more outputs than inputs; its gradient is computed as `[i, o]` and
+    transposed.
 
     XLA:CPU takes a third longer to compute `[o, i]` from many rows (`benchmarks.kernels.ops gradients`). There is no
     forward-mode derivative.

@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 
 
 def precision(dtype: DTypeLike) -> jax.lax.Precision:
-    """Full float32 for float32: by default TPUs and GPUs multiply it in bfloat16 or TF32."""
+    """Returns full precision for float32: by default TPUs and GPUs multiply it in bfloat16 or TF32."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
 
 

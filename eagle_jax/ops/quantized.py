@@ -192,7 +192,9 @@ def dense(weight: Array | QuantArray) -> Array:
 
 
 def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
-    """`function` of the parts of quantized weights that have their axes, or of float weights. The order stays."""
+    """Applies `function` to the parts of quantized weights that have their axes, or of float weights. The order
+    stays.
+    """
     if not isinstance(weights[0], QuantArray):
         return function(*weights)
     ordered = weights[0].order

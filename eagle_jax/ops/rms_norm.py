@@ -9,7 +9,7 @@ from eagle_jax.ops.types import Norm
 
 
 def rms_norm(x: Float[Array, "*rows h"], norm: Norm) -> Float[Array, "*rows h"]:
-    """`x / sqrt(mean(x ** 2) + eps) * scale`, computed in float32."""
+    """Computes `x / sqrt(mean(x ** 2) + eps) * scale` in float32."""
     scale = norm.scale.astype(jnp.float32 if norm.plus_one or norm.wide else x.dtype)
     scale = 1 + scale if norm.plus_one else scale
     return dispatch("rms_norm", reference, x.reshape(-1, x.shape[-1]), scale, eps=norm.eps).reshape(x.shape)

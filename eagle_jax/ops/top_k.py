@@ -35,7 +35,7 @@ def top_k(
 def reference(
     values: Float[Array, "*rows v"], *, count: int, logit_scale: float | None
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """Top-k by XLA; between devices only the best of each part of the vocabulary are communicated."""
+    """Computes the top k by XLA; between devices only the best of each part of the vocabulary are communicated."""
     if logit_scale is not None:
         scores = jax.nn.log_softmax(logit_scale * values, axis=-1)
         values = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))

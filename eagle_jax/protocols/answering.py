@@ -122,5 +122,5 @@ def event(content: dict[str, Any]) -> bytes:
 
 
 def encoded(content: Any) -> bytes:
-    """JSON in UTF-8, on one line; half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+    """Returns JSON in UTF-8, on one line; half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")

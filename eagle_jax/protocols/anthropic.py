@@ -145,7 +145,7 @@ def _thinking(fields: Fields) -> dict[str, Any]:
 
 
 def _edits(fields: Fields) -> None:
-    """What a server may drop of a conversation: earlier thoughts, and nothing else."""
+    """Checks what a server may drop of a conversation: earlier thoughts, and nothing else."""
     for edit in fields.each("edits", fields.take("edits", anything, [])):
         kind = edit.require("type", text)
         if not kind.startswith("clear_thinking"):

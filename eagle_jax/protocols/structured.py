@@ -20,7 +20,7 @@ PLACES = ("guided_json", "structured_outputs.json")  # where a schema stands tha
 
 
 def take_form(fields: Fields) -> dict[str, Any]:
-    """`choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
+    """Returns `choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
     taken: list[tuple[str, str, Any]] = []  # the field, the option and its value
     for name in FORMS:
         taken.append((name, name, fields.take(name, _checked(name), None)))

@@ -171,7 +171,9 @@ class Chunk:
 
 
 def without_nan(value: Any) -> Any:
-    """Dicts, lists and numbers with None for what JSON has no number for: the speed of an answer of one token."""
+    """Returns dicts, lists and numbers with None for what JSON has no number for: the speed of an answer of one
+    token.
+    """
     if isinstance(value, dict):
         return {key: without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -55,6 +55,6 @@ class TextStreamer:
 
 
 def _by_step(committed_at_step: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Steps, with the number of tokens that each committed; step 0 is prefill."""
+    """Yields steps, with the number of tokens that each committed; step 0 is prefill."""
     for step, tokens in itertools.groupby(committed_at_step):
         yield step, len(list(tokens))

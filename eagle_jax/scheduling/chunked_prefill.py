@@ -155,6 +155,6 @@ def _first_token(
 
 @functools.cache
 def _compiled_first_token() -> Any:
-    """`_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
+    """Returns `_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
     static = ("mode", "logprobs", "sharding")
     return jax.jit(sharded(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())

@@ -19,7 +19,7 @@ BLOCK = 256  # slots of a cache that are copied at a time
 
 
 def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: Sharding | None = None) -> Running:
-    """`batch` with the rows of `new` at `places`; of several rows for one place the first counts.
+    """Returns `batch` with the rows of `new` at `places`; of several rows for one place the first counts.
 
     The number of steps is kept as it is.
     """
@@ -35,7 +35,7 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: 
 
 
 def insert_one(batch: Running, new: Running, place: Int[Array, ""], copies_all: Bool[Array, ""]) -> Running:
-    """`batch` with the only row of `new` at `place`. Of its caches only what was read is copied, in blocks.
+    """Returns `batch` with the only row of `new` at `place`. Of its caches only what was read is copied, in blocks.
 
     Args:
         copies_all: copies caches to their end: a failed request may have left NaN there, which masks do not hide
@@ -90,14 +90,14 @@ def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) 
 # Functions of their own in a program, for all arrays of a shape.
 @jax.jit
 def _put(old: Array, new: Array, row: Int[Array, ""], place: Int[Array, ""]) -> Array:
-    """`old` with one row of `new` at `place`."""
+    """Returns `old` with one row of `new` at `place`."""
     one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
     return jax.lax.dynamic_update_slice_in_dim(old, one, place, axis=0)
 
 
 @jax.jit
 def _put_block(old: Array, new: Array, place: Int[Array, ""], start: Int[Array, ""]) -> Array:
-    """`old` with a block of slots of the first row of `new` at `place`; the last block may begin earlier."""
+    """Returns `old` with a block of slots of the first row of `new` at `place`; the last block may begin earlier."""
     _, heads, slots, size = new.shape
     block = jax.lax.dynamic_slice(new, (0, 0, start, 0), (1, heads, min(BLOCK, slots), size))
     return jax.lax.dynamic_update_slice(old, block, (place, 0, start, 0))
@@ -105,5 +105,5 @@ def _put_block(old: Array, new: Array, place: Int[Array, ""], start: Int[Array, 
 
 @functools.cache
 def compiled_insert() -> Any:
-    """`insert`, jitted once per process. The batch is donated: its caches are written in place."""
+    """Returns `insert`, jitted once per process. The batch is donated: its caches are written in place."""
     return jax.jit(sharded(insert), donate_argnums=0, static_argnames="sharding", compiler_options=loop_options())

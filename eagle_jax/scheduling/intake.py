@@ -67,7 +67,7 @@ class Intake:
         self._stopping.set()
 
     def to_score(self, prompts: Sequence[Any], top_logprobs: int) -> list[Request]:
-        """For the log-probabilities of prompts alone."""
+        """Returns requests for the log-probabilities of prompts alone."""
         with self._tokenizing:
             return requests_to_score(self._model, prompts, top_logprobs, self._max_tokens)
 

@@ -31,7 +31,7 @@ def sizes_of(rows: Sequence[LogitsRow], ready: Sequence[TableSizes]) -> TableSiz
 
 
 def static_rows(rows: Sequence[LogitsRow], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """`LogitsParams.bias` and `static_bans` of these rows."""
+    """Returns `LogitsParams.bias` and `static_bans` of these rows."""
     bias, bans = np.zeros((2, len(rows), vocab_size), np.float32)
     for row, (options, words, _) in enumerate(rows):
         if options.allowed_token_ids is not None:

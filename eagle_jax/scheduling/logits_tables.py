@@ -122,5 +122,5 @@ def put_row(
 
 @functools.cache
 def _compiled_put_row() -> Any:
-    """`put_row`, jitted once per process. Nothing is donated: arrays may lie in memory of the host's."""
+    """Returns `put_row`, jitted once per process. Nothing is donated: arrays may lie in memory of the host's."""
     return jax.jit(sharded(put_row), static_argnames="sharding")

@@ -49,7 +49,7 @@ class Spent:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def add(self, steps: int, tokens: int, requests: int, seconds: float) -> None:
-        """One run of the loop."""
+        """Adds one run of the loop."""
         self.runs, self.steps = self.runs + 1, self.steps + steps
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
         self.recent_tokens = MEMORY * self.recent_tokens + tokens / requests

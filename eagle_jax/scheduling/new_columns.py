@@ -58,7 +58,7 @@ def fetch(
 
 
 def window(columns: Columns, begin: Int[Array, "b"], *, width: int, sharding: Sharding | None = None) -> Columns:
-    """`width` columns of each row from `begin` on; those beyond the last one are the last one's."""
+    """Returns `width` columns of each row from `begin` on; those beyond the last one are the last one's."""
     at = begin[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
 
     def take(values: Array) -> Array:
@@ -70,7 +70,7 @@ def window(columns: Columns, begin: Int[Array, "b"], *, width: int, sharding: Sh
 
 @functools.cache
 def compiled_window() -> Any:
-    """`window`, jitted once per process."""
+    """Returns `window`, jitted once per process."""
     return jax.jit(sharded(window), static_argnames=("width", "sharding"))
 
 

@@ -205,7 +205,7 @@ def state_interval(reading: PrefillState, chunk: int) -> int:
 
 @functools.cache
 def compiled_take_block() -> Any:
-    """`take_block`, jitted once per process."""
+    """Returns `take_block`, jitted once per process."""
     return jax.jit(
         sharded(take_block), static_argnames=("chunk", "with_state", "sharding"), compiler_options=loop_options()
     )
@@ -213,7 +213,7 @@ def compiled_take_block() -> Any:
 
 @functools.cache
 def compiled_put_block() -> Any:
-    """`put_block`, jitted once per process. What is being read is donated: caches are written in place."""
+    """Returns `put_block`, jitted once per process. What is being read is donated: caches are written in place."""
     fixed, options = ("chunk", "sharding"), loop_options()
     return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 

@@ -41,8 +41,8 @@ _compile_times = _CompileTimes()
 
 
 def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
-    """`function(*args, **fixed)` through its compiled program, and the seconds spent on compiling it (0 when it was
-    ready).
+    """Runs `function(*args, **fixed)` through its compiled program, and the seconds spent on compiling it (0 when it
+    was ready).
 
     Compiling ahead of the call keeps it out of every timing. The key is all that can change the program: the structure
     of the arguments (static fields included), their shapes, dtypes and places, and the keyword arguments, which are

@@ -39,5 +39,7 @@ def bucket(slots: int) -> int:
 
 
 def chunk_tokens() -> int:
-    """Prompt tokens read per pass: a CPU is busy with 64, an accelerator wants more for its weights' traffic."""
+    """Returns the number of prompt tokens read per pass: a CPU is busy with 64, an accelerator wants more for its
+    weights' traffic.
+    """
     return 64 if jax.default_backend() == "cpu" else CHUNK

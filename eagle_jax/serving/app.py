@@ -121,7 +121,7 @@ async def one_model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 while requests are taken, else 503."""
+    """Responds 200 while requests are taken, else 503."""
     service: Service = request.app.state.service
     loads = {name: engine.load for name, engine in service.engines.items()}
     status = "ok" if service.alive else "draining" if service.draining else "failed"

@@ -89,7 +89,7 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 
 async def on_gone(request: Request, error: Exception) -> Response:
-    """Nobody reads this response; it is counted."""
+    """Returns a response that nobody reads; it is counted."""
     return Refused(499, "the client is gone").response(request.url.path)
 
 

@@ -99,7 +99,7 @@ class Metrics:
         self._responses.labels(path, str(status)).inc()
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' format."""
+        """Returns all metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
     def _answered(self, name: str, ticket: Ticket) -> None:

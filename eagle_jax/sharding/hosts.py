@@ -130,7 +130,7 @@ def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) ->
 def _visits(
     server: socket.socket, opened: contextlib.ExitStack, deadline: float
 ) -> Iterator[tuple[socket.socket, str]]:
-    """Who comes and what they say, until the deadline; "" when they leave.
+    """Yields connections and their messages until the deadline; "" when they leave.
 
     Nobody is waited for alone: a port scanner that connects and says nothing would keep the others out.
     """

@@ -62,7 +62,7 @@ class Sharding:
         return map_paths(lambda path, leaf: _put(leaf, self.named(rules, path, leaf.shape)), tree)
 
     def keep(self, tree: Tree, rules: Rules) -> Tree:
-        """`put` for what is being traced."""
+        """Applies `put` to what is being traced."""
         return map_paths(
             lambda path, leaf: jax.lax.with_sharding_constraint(leaf, self.named(rules, path, leaf.shape)), tree
         )
@@ -94,7 +94,7 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
 
 
 def parse(text: str) -> dict[str, int]:
-    """`{"data": 2, "model": 4}` of "data:2,model:4"."""
+    """Parses "data:2,model:4" to `{"data": 2, "model": 4}`."""
     sizes = dict.fromkeys(AXES, 1)
     parts = [re.fullmatch(r"\s*(\w+)\s*[:=]\s*(\d+)\s*", part) for part in text.split(",")]
     names = [part[1] for part in parts if part]

@@ -81,7 +81,7 @@ def spec_of(rules: Rules, path: str) -> P:
 
 
 def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
-    """`spec` without axes that do not divide their dimension, or that the array has no dimension for."""
+    """Returns `spec` without axes that do not divide their dimension, or that the array has no dimension for."""
     by_axis = zip(shape, spec, strict=False)
     divisible = [
         axes if size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 else None for size, axes in by_axis
@@ -122,7 +122,7 @@ def axes_of(axes: Any) -> tuple[str, ...]:
 
 
 def map_paths(function: Callable[[str, Any], Any], tree: Any) -> Any:
-    """`function(path, leaf)` of every leaf, with paths such as `layers_0/mlp/down_proj/weight`."""
+    """Applies `function(path, leaf)` to every leaf, with paths such as `layers_0/mlp/down_proj/weight`."""
 
     def at(path: Any, leaf: Any) -> Any:
         return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)

@@ -67,7 +67,7 @@ def constrain(tree: Tree) -> Tree:
 
 
 def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """`lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
+    """Computes `lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
     sharding, size = _current.get(), values.shape[-1]
     if sharding is None and k == 1:
         return jnp.max(values, axis=-1, keepdims=True), argmax(values)[..., None]
@@ -92,14 +92,16 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
-    """`jnp.argmax` as two plain reductions, which XLA:CPU vectorises: 0.18 instead of 0.55 ms for 60 x 2,048."""
+    """Computes `jnp.argmax` as two plain reductions, which XLA:CPU vectorises: 0.18 instead of 0.55 ms for 60 x
+    2,048.
+    """
     ids = jnp.arange(values.shape[-1], dtype=jnp.int32).reshape((1,) * (values.ndim - 1) + (-1,))
     largest = values == jnp.max(values, axis=-1, keepdims=True)
     return jnp.min(jnp.where(largest, ids, values.shape[-1] - 1), axis=-1)
 
 
 def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of arrays with a row for each request, where rows do not meet: each device works on its own.
+    """Applies `function` to arrays with a row for each request, where rows do not meet: each device works on its own.
 
     XLA does not know of sorts and searches that their rows are independent, and would gather them all.
     """
@@ -115,7 +117,8 @@ def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
-    """`function(tree)`, where neither rows nor heads meet: each device works on its own heads of its own requests.
+    """Calls `function(tree)`, where neither rows nor heads meet: each device works on its own heads of its own
+    requests.
 
     Arrays of four axes are `[b, heads, ..]`, the first of all and the result among them; the others are `[b, ..]`. XLA
     does not look into kernels, and would give each device all of them.
@@ -129,7 +132,7 @@ def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
 
 
 def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
-    """`function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
+    """Calls `function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
 
     Each device works on its own rows with its own part of the weights, and what they make is added up once.
     """

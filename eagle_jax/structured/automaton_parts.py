@@ -12,7 +12,7 @@ from eagle_jax.structured.byte_automaton import ByteAutomaton
 
 
 def literal(text: str | bytes) -> Part:
-    """This text alone."""
+    """Matches this text alone."""
     return sequence(*(one_of((byte, byte)) for byte in (text.encode() if isinstance(text, str) else text)))
 
 
@@ -53,12 +53,12 @@ def either(*parts: Part) -> Part:
 
 
 def optional(part: Part) -> Part:
-    """It or nothing."""
+    """Matches the part or nothing."""
     return either(part, sequence())
 
 
 def repeated(part: Part, least: int = 0, most: int | None = None, separator: Part | None = None) -> Part:
-    """It `least` to `most` times, with a separator between; `most` None is any number of times."""
+    """Matches the part `least` to `most` times, with a separator between; `most` None is any number of times."""
 
     def add(builder, start):
         end, before = builder.state(), start  # a fresh last state: nothing leads out of it
@@ -113,7 +113,7 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *
 
 
 def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> Part:
-    """`least` to `most` of them, each at most once, in any order, with a separator between."""
+    """Matches `least` to `most` of the parts, each at most once, in any order, with a separator between."""
 
     def add(builder, start):
         end, behind = builder.state(), {frozenset[int](): start}  # states, by those that were chosen before

@@ -207,7 +207,7 @@ def distinct_columns(table: Shaped[np.ndarray, "s c"]) -> tuple[Shaped[np.ndarra
 
 
 def leading_on(following: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s c"]:
-    """Without the edges after which nothing is complete any more."""
+    """Removes the edges after which nothing is complete any more."""
     before = _predecessors(following)
     alive, open_ = final.copy(), np.flatnonzero(final).tolist()
     while open_:

@@ -59,7 +59,8 @@ def escaped(text: str) -> str:
 
 
 def alternatives(pattern: str) -> list[Alternative]:
-    """JSON strings with text that a schema's `pattern` finds something in (ECMA-262), of characters without escapes.
+    """Returns JSON strings with text that a schema's `pattern` finds something in (ECMA-262), of characters without
+    escapes.
 
     Raises:
         ValueError: the pattern has what no finite automaton holds, or means characters that JSON escapes.
@@ -90,7 +91,9 @@ def _alternative(pattern: str) -> Alternative:
 
 
 def _string(body: str, begins: bool) -> str:
-    """JSON strings that a pattern without look-ahead finds something in, at their beginning if it `begins` there."""
+    """Returns a regex of JSON strings that a pattern without look-ahead finds something in, at their beginning if
+    it `begins` there.
+    """
     ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2 == 1
     body = body[: len(body) - ends]
     out, place = [], 0

@@ -52,7 +52,7 @@ EFFORTS = (Effort(4, 1800, 1000), Effort(2, 600, 1000), Effort(1, 200, 1000), Ef
 
 @functools.lru_cache(maxsize=1)
 def any_object() -> ByteAutomaton:
-    """JSON objects that nest at most `DEEPEST` deep."""
+    """Matches JSON objects that nest at most `DEEPEST` deep."""
     return automaton_of(object_of(any_value(DEEPEST - 1)), "any JSON object")
 
 

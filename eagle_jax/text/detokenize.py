@@ -23,7 +23,7 @@ class StopHit:
 
 
 def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
-    """Text of tokens; special tokens have none. Without a tokenizer there is no text.
+    """Returns the text of tokens; special tokens have none. Without a tokenizer there is no text.
 
     More tokens never change the text but for U+FFFD at its end, where a character is still incomplete.
     """
@@ -203,7 +203,7 @@ def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _silent(tokenizer: Any) -> frozenset[int]:
-    """Special tokens, which decoding skips."""
+    """Returns special tokens, which decoding skips."""
     added = getattr(tokenizer, "added_tokens_decoder", {})  # a caller's own tokenizer may know of none
     return frozenset(id_ for id_, token in added.items() if token.special and not _decode(tokenizer, [id_]))
 

@@ -15,7 +15,8 @@ _WORD_START = "▁"  # a space, in SentencePiece's spelling
 
 @functools.lru_cache(maxsize=8)
 def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
-    """By token id; b"" of ids that the tokenizer does not have. Special tokens have `SPECIAL` before their content.
+    """Returns the bytes of each token id; b"" of ids that the tokenizer does not have. Special tokens have `SPECIAL`
+    before their content.
 
     Raises:
         ValueError: the tokenizer spells tokens in a way that is not known.

@@ -146,7 +146,9 @@ def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> Tr
 
 
 def _at_home(config: TrainConfig) -> TrainConfig:
-    """With `~` in paths as the home folder; target and head, which may be names on the hub, are resolved elsewhere."""
+    """Expands `~` in paths to the home folder; target and head, which may be names on the hub, are resolved
+    elsewhere.
+    """
 
     def at_home(value: Any) -> Any:
         if isinstance(value, tuple):

@@ -122,8 +122,8 @@ def _of_blocks(
 def d_pace_loss(
     losses: Float[Array, "b a p"], drafted: Bool[Array, "b a p"], mask: Bool[Array, "b a p"]
 ) -> Float[Array, ""]:
-    """Cross-entropies of the text's tokens with D-PACE's weights (`parts.d_pace_weights`), over the number of slots in
-    `mask`.
+    """Returns cross-entropies of the text's tokens with D-PACE's weights (`parts.d_pace_weights`), over the number of
+    slots in `mask`.
 
     Args:
         drafted: slots among them whose token the head drafts; it has no chance at the others.

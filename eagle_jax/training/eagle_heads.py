@@ -13,7 +13,7 @@ from eagle_jax.training.settings import HeadConfig
 
 
 def eagle1(start: Start) -> Head:
-    """Random; one that drafts some tokens has their rows of the target's output matrix."""
+    """Initialises a random head; one that drafts some tokens has their rows of the target's output matrix."""
     layers = draft_layers(start.config, start.sizes, start.config.layers)
     head = Head.init(EagleConfig(layers=layers, fc_bias=start.config.bias), start.key, jnp.float32)
     return head if start.ids is None else head.trimmed(start.target, start.ids)

@@ -72,7 +72,7 @@ def stacked(parts: Sequence[Parts]) -> Report:
 
 
 def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Float[Array, "b n"]:
-    """Mean over the features of `d^2 / 2` where `|d| < 1`, `|d| - 1/2` elsewhere."""
+    """Computes the mean over the features of `d^2 / 2` where `|d| < 1`, `|d| - 1/2` elsewhere."""
     distance = jnp.abs(guess - truth)
     return jnp.mean(jnp.where(distance < 1, 0.5 * distance**2, distance - 0.5), axis=-1)
 
@@ -80,7 +80,7 @@ def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Flo
 def distribution_loss(
     logits: Float[Array, "b n d"], truth: "Truth", mask: Bool[Array, "b n"], objective: Objective
 ) -> Float[Array, ""]:
-    """Between the guessed distribution and the true one, as the objective wants it, over the slots that count.
+    """Computes the loss between the guessed distribution and the true one, by the objective, over the slots that count.
 
     The target's distribution among the drafted tokens says little where its likeliest token is not drafted; what
     sampling would accept is known everywhere.
@@ -184,7 +184,7 @@ def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
 
 
 def _draft_ids(vocabulary: Int[Array, "d"], size: int, tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """Draft ids of target ids below `size`; -1 of those that the head does not draft, and of -1."""
+    """Returns draft ids of target ids below `size`; -1 of those that the head does not draft, and of -1."""
     ids = jnp.full(size, -1, jnp.int32).at[vocabulary].set(jnp.arange(len(vocabulary), dtype=jnp.int32))
     return jnp.where(tokens < 0, -1, jnp.take(ids, jnp.maximum(tokens, 0), axis=0))
 

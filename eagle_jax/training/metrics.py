@@ -35,7 +35,7 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One record: `kind` is train or held_out."""
+        """Writes one record: `kind` is train or held_out."""
         if self._file is None:
             return
         self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")

@@ -45,7 +45,7 @@ def norm_of(gradients: Any) -> Float[Array, ""]:
 
 
 def clipped(gradients: Any, limit: float) -> Any:
-    """Gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013).
+    """Returns gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013).
 
     Optax's own takes the norm as one sum.
     """
@@ -54,7 +54,9 @@ def clipped(gradients: Any, limit: float) -> Any:
 
 
 def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate by update: linear warm-up to the peak, then the decay, which ends after the last update."""
+    """Returns the learning rate by update: linear warm-up to the peak, then the decay, which ends after the last
+    update.
+    """
     falling = {
         "linear": lambda share: 1 - (1 - config.final) * share,
         "cosine": lambda share: config.final + (1 - config.final) * 0.5 * (1 + jnp.cos(jnp.pi * share)),
@@ -70,7 +72,7 @@ def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.GradientTransformation:
-    """Muon on matrices, AdamW on the rest, for a learning rate of 1.
+    """Applies Muon on matrices, AdamW on the rest, for a learning rate of 1.
 
     Muon's steps have the size of AdamW's (`consistent_rms`), so its learning rate means the same.
     """

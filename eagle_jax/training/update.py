@@ -91,7 +91,7 @@ def update(
 
 @functools.cache
 def compiled_update() -> Any:
-    """`update`, jitted once per process. The state is donated."""
+    """Returns `update`, jitted once per process. The state is donated."""
     fixed = ("rule", "objective", "remat", "sharding")
     return jax.jit(
         _update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=exact_reduction_options()

@@ -98,7 +98,7 @@ def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]
 
 
 def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
-    """`Guessed.nodes_needed` at every place."""
+    """Returns `Guessed.nodes_needed` at every place."""
     return [
         drafted.nodes_needed(text.tokens[place + 1 : place + 2 + steps], steps, width)
         for place, drafted in enumerate(text.drafted)

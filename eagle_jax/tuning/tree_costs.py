@@ -80,7 +80,7 @@ def between(times: Times, size: int) -> float:
 
 
 def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]:
-    """Plain decoding and every tree, the fastest first; of equally fast ones the smaller tree.
+    """Returns plain decoding and every tree, the fastest first; of equally fast ones the smaller tree.
 
     Args:
         lengths: tokens that a step commits with each tree.

@@ -27,12 +27,12 @@ ABSENT: Mapping[str, Any] = {
 
 
 def read(entries: Entries) -> dict[str, Any]:
-    """Qwen3.5's."""
+    """Reads Qwen3.5's entries."""
     return {"delta_net": DeltaNet(**_fields(entries))}
 
 
 def read_fused(entries: Entries) -> dict[str, Any]:
-    """Qwen3-Next's, whose projections are fused."""
+    """Reads Qwen3-Next's entries, whose projections are fused."""
     return {"delta_net": DeltaNet(**_fields(entries), fused=True)}
 
 

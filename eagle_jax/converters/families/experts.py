@@ -21,17 +21,17 @@ BY_GROUPS = frozenset({"n_routed_experts", "num_local_experts", "num_experts_per
 
 
 def mixtral(entries: Entries) -> Experts:
-    """Experts are as wide as the MLP would be, and weigh 1 together."""
+    """Reads experts as wide as the MLP would be, whose weights sum to 1."""
     return Experts(**_routed(entries, 8, "intermediate_size"), norm_topk_prob=True)
 
 
 def olmoe(entries: Entries) -> Experts:
-    """As wide as the MLP would be; whether they weigh 1 is stated."""
+    """Reads experts as wide as the MLP would be; whether they weigh 1 is stated."""
     return Experts(**_routed(entries, 64, "intermediate_size"), norm_topk_prob=flag(entries, "norm_topk_prob", False))
 
 
 def qwen3_moe(entries: Entries) -> Experts:
-    """Some layers may be dense."""
+    """Reads experts of a model in which some layers may be dense."""
     return Experts(
         **_routed(entries, 128, "moe_intermediate_size"),
         norm_topk_prob=flag(entries, "norm_topk_prob", False),
@@ -40,7 +40,9 @@ def qwen3_moe(entries: Entries) -> Experts:
 
 
 def gpt_oss(entries: Entries) -> Experts:
-    """With biases and a clamped SwiGLU; a softmax over the chosen logits is the chosen part of one over all, to 1."""
+    """Reads experts with biases and a clamped SwiGLU; a softmax over the chosen logits is the chosen part of one
+    over all, to 1.
+    """
     return Experts(
         **_routed(entries, 128, "intermediate_size"),
         norm_topk_prob=True,
@@ -52,13 +54,13 @@ def gpt_oss(entries: Entries) -> Experts:
 
 
 def minimax_m2(entries: Entries) -> Experts:
-    """Chosen by sigmoids and a correction."""
+    """Reads experts chosen by sigmoids and a correction."""
     routed = _routed(entries, 256, "intermediate_size")
     return Experts(**routed, norm_topk_prob=True, scores="sigmoid", correction_bias=True)
 
 
 def glm4_moe(entries: Entries) -> Experts:
-    """DeepSeek-V3's router, shared experts, and the first layers dense."""
+    """Reads DeepSeek-V3's router, shared experts, and the first layers dense."""
     wide, count = integer(entries, "moe_intermediate_size"), integer(entries, "n_routed_experts")
     if (other := entries.get("num_local_experts", count)) != count:  # another name of it in transformers
         raise ValueError(f"n_routed_experts={count} and num_local_experts={other!r}; expected the two to agree")
@@ -80,7 +82,7 @@ def glm4_moe(entries: Entries) -> Experts:
 
 
 def glm4_moe_lite(entries: Entries) -> Experts:
-    """GLM-4.5's; layers are named one by one, or all but the first have experts."""
+    """Reads GLM-4.5's experts; layers are named one by one, or all but the first have experts."""
     layers, types = integer(entries, "num_hidden_layers"), entries.get("mlp_layer_types")
     types = ["dense", *["sparse"] * (layers - 1)] if types is None else types
     if not isinstance(types, list) or len(types) != layers or any(kind not in ("dense", "sparse") for kind in types):
@@ -90,13 +92,13 @@ def glm4_moe_lite(entries: Entries) -> Experts:
 
 
 def qwen3_next(entries: Entries) -> Experts:
-    """Qwen3-MoE's, with a shared expert that has its own gate."""
+    """Reads Qwen3-MoE's experts, with a shared expert that has its own gate."""
     wide = integer(entries, "shared_expert_intermediate_size")
     return dataclasses.replace(qwen3_moe(entries), shared_intermediate_size=wide, shared_gate=True)
 
 
 def qwen3_5_moe(entries: Entries) -> Experts:
-    """Qwen3-Next's in all layers; a token's experts weigh 1 together."""
+    """Reads Qwen3-Next's experts, in all layers; a token's weights sum to 1."""
     return qwen3_next({**entries, "norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1})
 
 

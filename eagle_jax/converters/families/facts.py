@@ -49,7 +49,9 @@ def gemma(entries: Entries) -> Fields:
 
 
 def smollm3(entries: Entries) -> Fields:
-    """Windows, where they are in use and not named layer by layer, are those of the layers without rotation."""
+    """Reads SmolLM3's facts. Windows, where they are in use and not named layer by layer, are those of the layers
+    without rotation.
+    """
     if layer_types(entries) is not None or not flag(entries, "use_sliding_window", False):
         return {}
     rotated = set(range(integer(entries, "num_hidden_layers"))) - set(no_rope_layers(entries))
@@ -63,7 +65,7 @@ def olmo3(entries: Entries) -> Fields:
 
 
 def exaone4(entries: Entries) -> Fields:
-    """In a model with a window, layers without one rotate nothing."""
+    """Reads EXAONE 4's facts. In a model with a window, layers without one rotate nothing."""
     if entries.get("sliding_window") is None:
         return {}
     types, layers = layer_types(entries), integer(entries, "num_hidden_layers")

@@ -70,7 +70,7 @@ def unread(config: LlamaConfig) -> Iterator[str]:
 
 
 def experts(entries: Entries) -> Experts | None:
-    """Beside the MLP in every layer, or in none."""
+    """Reads experts in parallel with the MLP in every layer, or none."""
     if not flag(entries, "enable_moe_block", False):
         return None
     return Experts(

@@ -17,7 +17,7 @@ _WHOLE, _PART = "mscale_all_dim", "mscale"
 
 
 def read(entries: Entries) -> dict[str, Any]:
-    """Sizes, and the scale of scores: that of whole heads, times the square of YaRN's factor."""
+    """Reads sizes, and the scale of scores: that of whole heads, times the square of YaRN's factor."""
     plain, rotated = integer(entries, "qk_nope_head_dim"), integer(entries, "qk_rope_head_dim")
     latent = Latent(
         rank=integer(entries, "kv_lora_rank"),
@@ -60,7 +60,7 @@ def _multiples(factor: float, rope: Rope) -> dict[str, float]:
 
 
 def _factor(entries: Entries) -> float:
-    """By how much YaRN scales queries and keys each, besides cos and sin."""
+    """Returns the factor by which YaRN scales queries and keys each, besides cos and sin."""
     settings = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
     if not isinstance(settings, Mapping) or settings.get("rope_type", settings.get("type", "default")) == "default":
         return 1.0

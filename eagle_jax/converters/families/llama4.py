@@ -14,7 +14,9 @@ KEYS = frozenset({"attention_bias", "intermediate_size_mlp", "use_qk_norm", "no_
 
 
 def read(entries: Entries) -> dict[str, Any]:
-    """Dense layers have a width of their own; layers that rotate see a chunk, the others scale their queries."""
+    """Reads Llama 4's entries. Dense layers have a width of their own; layers that rotate see a chunk, the others
+    scale their queries.
+    """
     tuned = flag(entries, "attn_temperature_tuning", True)
     return _chunks(entries) | {
         "intermediate_size": integer(entries, "intermediate_size_mlp"),

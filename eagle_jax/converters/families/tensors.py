@@ -220,7 +220,7 @@ def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int
 
 
 def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], layer: str) -> None:
-    """`divide` for one layer; `layer` is before the names of its tensors."""
+    """Applies `divide` to one layer; `layer` is before the names of its tensors."""
     for joined in (*tensors_of(config).joined, *_stacks(config)):
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))

@@ -148,7 +148,7 @@ def _split(blocks: Octets, *sizes: int) -> list[Octets]:
 
 
 def _fields(octets: Octets, bits: int, run: int) -> Octets:
-    """Small unsigned integers: of each run of bytes first the lowest bits of all of them, then the next."""
+    """Unpacks small unsigned integers: of each run of bytes first the lowest bits of all of them, then the next."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = octets.reshape(*octets.shape[:-1], -1, 1, run)
     return (runs >> shifts & np.uint8(2**bits - 1)).reshape(*octets.shape[:-1], -1)

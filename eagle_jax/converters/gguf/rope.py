@@ -101,7 +101,7 @@ def rotated_part(file: GgufFile) -> float:
 
 
 def _longrope(file: GgufFile, settings: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Phi-3's factors. The scale of cos and sin is stated only if it does not follow from the stretch."""
+    """Returns Phi-3's factors. The scale of cos and sin is stated only if it does not follow from the stretch."""
     long, short = ([plain(float(x)) for x in _floats(file, name)] for name in (LONG, SHORT))
     context = settings.get("original_max_position_embeddings", entries["max_position_embeddings"])
     scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": long}

@@ -134,7 +134,7 @@ def _wrapped(backend: Any, entries: Mapping[str, Any], template: str | None) -> 
 
 
 def _byte_level(entries: Mapping[str, Any]) -> Any:
-    """GPT-2's kind: tokens are written in an alphabet of 256 letters, one for each byte."""
+    """Makes a tokenizer of GPT-2's kind: tokens are written in an alphabet of 256 letters, one for each byte."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     split = _SPLITS.get(str(entries.get("pre")))
@@ -155,7 +155,7 @@ def _byte_level(entries: Mapping[str, Any]) -> Any:
 
 
 def _sentencepiece(entries: Mapping[str, Any]) -> Any:
-    """SentencePiece's BPE: what is in no token falls apart into bytes."""
+    """Makes a tokenizer with SentencePiece's BPE: what is in no token falls apart into bytes."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     # Runs of spaces are tokens of Gemma, which llama.cpp writes as plain spaces.
@@ -218,7 +218,7 @@ def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tu
 
 
 def _with_added(backend: Any, entries: Mapping[str, Any], tokens: list[str], adds_bos: bool) -> Any:
-    """With the tokens that text is cut at, and those that are put around it."""
+    """Adds the tokens that text is cut at, and those that are put around it."""
     from tokenizers import AddedToken
     from tokenizers.processors import TemplateProcessing
 

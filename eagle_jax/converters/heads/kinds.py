@@ -41,7 +41,7 @@ class HeadFiles(Protocol):
     FORMATS: tuple[str, ...]
 
     def kind_of(self, info: Mapping[str, TensorInfo]) -> str | None:
-        """Its kind, if these are tensors of such a head. Raises ValueError if they are of two."""
+        """Returns the kind, if these are tensors of such a head. Raises ValueError if they are of two."""
 
     def format_of(self, entries: Mapping[str, Any]) -> str:
         """Returns the format of a folder with this `config.json`."""
@@ -59,12 +59,12 @@ class HeadFiles(Protocol):
     def load(
         self, weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None
     ) -> AnyHead:
-        """As `load_head`."""
+        """Loads a head, as `load_head`."""
 
     def save(
         self, head: Any, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None
     ) -> None:
-        """As `save_head`, in one of `FORMATS`, or None for the plainest that can express the head."""
+        """Saves a head, as `save_head`, in one of `FORMATS`, or None for the plainest that can express the head."""
 
 
 def load_head(

@@ -129,7 +129,8 @@ def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> di
 
 
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
-    """`rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers reads.
+    """Returns `rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers
+    reads.
 
     Raises:
         ValueError: dynamic scaling from another length than `max_position_embeddings`, which transformers has not.
@@ -268,7 +269,9 @@ def _yarn(settings: Mapping[str, Any], implied_factor: float) -> dict[str, Any]:
 
 
 def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
-    """Given outright, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of them)."""
+    """Returns the stated factor, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of
+    them).
+    """
     attention_factor = settings.get("attention_factor")
     if attention_factor is not None:
         return _number("attention_factor", attention_factor)

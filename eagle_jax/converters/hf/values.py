@@ -52,7 +52,7 @@ def number(entries: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
-    """True or false, `default` where absent or null."""
+    """Returns true or false, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
     if not isinstance(value, bool):

@@ -90,7 +90,7 @@ def keep(findings: Iterable[Finding]) -> None:
 
 
 def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:
-    """For each operation and shape the right candidate that took least, all numbers of rows together."""
+    """Returns for each operation and shape the correct candidate that took least, over all numbers of rows."""
     best: dict[tuple[str, str], Finding] = {}
     for one in findings:
         if one.reason or one.seconds is None:

@@ -28,7 +28,7 @@ def recorder() -> list[Call] | None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Call]]:
-    """What is traced inside is computed by references, and each call is added to the list."""
+    """Computes what is traced inside by references, and adds each call to the list."""
     calls: list[Call] = []
     token = _calls.set(calls)
     try:

@@ -50,7 +50,7 @@ class AmxTiles:
     def multiply_rows(
         self, builder: ir.IRBuilder, addresses: Addresses, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
     ) -> None:
-        """As `Tiles.multiply_rows`."""
+        """Works as `Tiles.multiply_rows`."""
         rows, columns, steps = sizes
         operands = [addresses.x, addresses.w, addresses.y, i64(rows), columns, steps]
         builder.call(self._function(), [*operands, strides.x_row, strides.y_row, strides.w_column, strides.w_step])
@@ -73,7 +73,7 @@ class AmxTiles:
 
 @contextlib.contextmanager
 def configured(builder: ir.IRBuilder, rows: ir.Value, words: ir.Value) -> Iterator[None]:
-    """The registers have the sizes of tiles of `rows` rows while the instructions built inside run.
+    """Sets the registers to tiles of `rows` rows while the instructions built inside run.
 
     Args:
         words: number of words of the rows, or any other that leaves as many words after tiles of 16.

@@ -42,14 +42,14 @@ class AmxByteTiles:
 
     @contextlib.contextmanager
     def prepared(self, builder: ir.IRBuilder, rows: int, group: ir.Value) -> Iterator[None]:
-        """As `Tiles.prepared`."""
+        """Works as `Tiles.prepared`."""
         with configured(builder, i64(rows * self._arithmetic.planes), builder.udiv(group, i64(WORD))):
             yield
 
     def multiply_rows(
         self, builder: ir.IRBuilder, addresses: Addresses, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
     ) -> None:
-        """As `Tiles.multiply_rows`."""
+        """Works as `Tiles.multiply_rows`."""
         rows, columns, steps = sizes
         builder.call(self._function(), [*field_values(addresses), i64(rows), columns, steps, *field_values(strides)])
 

@@ -59,7 +59,7 @@ class AttentionArguments(NamedTuple):
 
 
 def spans(inputs: AttentionInputs, rows: int) -> Int[Array, "b 3"]:
-    """`AttentionArguments.spans` of a pass whose rows of the batch have `rows` rows each."""
+    """Returns `AttentionArguments.spans` of a pass whose rows of the batch have `rows` rows each."""
     if inputs.flat is not None:
         begin, count = inputs.flat.begin, inputs.flat.count
         return jnp.stack([begin, count, jnp.append(begin[1:], rows)], axis=1)

@@ -67,7 +67,7 @@ class Arithmetic(Protocol):
         """Returns a word of x in every lane."""
 
     def accumulate(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
-        """`total` plus the products."""
+        """Adds the products to `total`."""
 
     def store(self, builder: ir.IRBuilder, total: ir.Value, addresses: Addresses) -> None:
         """Writes the outputs."""
@@ -96,7 +96,7 @@ class Float32Arithmetic:
         return "adding" if self.accumulates else "single"
 
     def convert(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
-        """16 elements of x in their memory format."""
+        """Converts 16 elements of x in their memory format."""
         return floats
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:
@@ -131,7 +131,7 @@ class BFloat16Arithmetic:
         return BF16_DOT in features()
 
     def convert(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
-        """16 elements of x in their memory format, rounded to the nearest bfloat16, ties to even."""
+        """Converts 16 elements of x in their memory format, rounded to the nearest bfloat16, ties to even."""
         bits = builder.bitcast(floats, INTEGERS)
         odd = builder.and_(builder.lshr(bits, integers(16)), integers(1))
         nearest = builder.lshr(builder.add(bits, builder.add(odd, integers(2**15 - 1))), integers(16))

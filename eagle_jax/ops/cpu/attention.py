@@ -103,7 +103,7 @@ def _body(call: Call, windowed: bool) -> None:
 
 
 def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Value], windowed: bool) -> None:
-    """A task: one kv head of one request."""
+    """Builds a task: one kv head of one request."""
     *data, num_cached, heads, all_rows, size, fresh, slots, all_nodes, padded = context_values
     q, keys, values, visible, prefix_keys, prefix_values, length, rows_of, counts, *first, out, sums = data
     request, row = builder.udiv(index, heads), builder.mul(size, i64(WORD))

@@ -166,7 +166,7 @@ def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: A
 
 
 def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmetic: FloatArithmetic) -> None:
-    """A task: one kv head of one request."""
+    """Builds a task: one kv head of one request."""
     data, sizes, place = context.data, context.sizes, _place(builder, index, context)
     row, count = builder.mul(sizes.size, i64(WORD)), builder.mul(sizes.num_queries, place.count)
 

@@ -83,7 +83,7 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) ->
 
 
 def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """In float32."""
+    """Computes attention in float32."""
     if case.sinks is not None:
         raise NotImplementedError("it has no sinks")
     _check()
@@ -175,7 +175,7 @@ def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Arra
 def top_k(
     values: Float[Array, "r v"], *, count: int, logit_scale: float | None
 ) -> tuple[Float[Array, "r k"], Int[Array, "r k"]]:
-    """In float32."""
+    """Computes the top k in float32."""
     if values.dtype != F32 or 0 in values.shape or (logit_scale is not None and logit_scale <= 0):
         raise NotImplementedError("it ranks float32")
     _check()
@@ -185,7 +185,7 @@ def top_k(
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
-    """In float32."""
+    """Computes the argmax in float32."""
     *rows, size = values.shape
     return top_k(values.reshape(math.prod(rows), size), count=1, logit_scale=None)[1].reshape(rows)
 

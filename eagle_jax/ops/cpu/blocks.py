@@ -110,7 +110,9 @@ class KeyMask:
     def allows(
         self, builder: ir.IRBuilder, node: ir.Value, start: ir.Value, group: ir.Value, count: ir.Value
     ) -> ir.Value:
-        """16 bits: which keys of a group one node attends to, in a block of `count` keys from slot `start` on."""
+        """Returns 16 bits: which keys of a group one node attends to, in a block of `count` keys from slot `start`
+        on.
+        """
         first = builder.mul(group, i64(LANES))
         keys = builder.add(_slots(builder, first), ir.Constant(INTEGERS, list(range(LANES))))
         visible = builder.icmp_unsigned("<", keys, _slots(builder, count))
@@ -143,7 +145,7 @@ def attend_keys(
 
 
 def _block(module: ir.Module, kind: str) -> ir.Function:
-    """`attend_keys` for one block, as a function."""
+    """Returns `attend_keys` for one block, as a function."""
     name = f"attend_block_{kind}"
     if name in module.globals:
         return module.globals[name]

@@ -113,7 +113,7 @@ def clamp(builder: ir.IRBuilder, number: ir.Value, most: ir.Value) -> ir.Value:
 
 @contextlib.contextmanager
 def forever(builder: ir.IRBuilder) -> Iterator[ir.Block]:
-    """`while True` around the instructions built inside; a branch to the yielded block leaves it."""
+    """Builds `while True` around the instructions built inside; a branch to the yielded block leaves it."""
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(body)
     builder.position_at_end(body)
@@ -123,7 +123,7 @@ def forever(builder: ir.IRBuilder) -> Iterator[ir.Block]:
 
 
 def pause(builder: ir.IRBuilder) -> None:
-    """The CPU's hint that this is a spin loop."""
+    """Emits the CPU's hint that this is a spin loop."""
     if is_x86():
         builder.call(declare(builder.module, "llvm.x86.sse2.pause", ir.FunctionType(VOID, [])), [])
     elif is_arm():  # `yield` does nothing on most cores; this takes as long as x86's pause
@@ -134,7 +134,7 @@ def pause(builder: ir.IRBuilder) -> None:
 def for_range(
     builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: int = 1
 ) -> Iterator[ir.Instruction]:
-    """`for index in range(start, stop, step)` around the instructions built inside; unsigned."""
+    """Builds `for index in range(start, stop, step)` around the instructions built inside; unsigned."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -195,7 +195,9 @@ def _start() -> None:
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM does not know."""
+    """Returns the instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM does not
+    know.
+    """
     return frozenset(name for name, has in _host_features().items() if has)
 
 

@@ -77,7 +77,7 @@ def mismatch() -> str | None:
 
 
 def mismatch_in(header: str) -> str | None:
-    """`mismatch` for the text of a header."""
+    """Returns `mismatch` for the text of a header."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header, flags=re.DOTALL)
     version = [_number(text, rf"#define XLA_FFI_API_{part} (\d+)") for part in ("MAJOR", "MINOR")]
     major, minor = version
@@ -132,7 +132,7 @@ def _layout(body: str, scalars: dict[str, int], structs: dict[str, Layout]) -> L
 
 
 def _fields(body: str) -> list[tuple[str, str]]:
-    """Type and name of each field: pointers and functions have the type "pointer"."""
+    """Returns type and name of each field: pointers and functions have the type "pointer"."""
     fields = []
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
         if function := re.search(r"_XLA_FFI_API_STRUCT_FIELD\((\w+)\)", declaration):

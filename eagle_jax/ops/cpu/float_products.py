@@ -19,7 +19,7 @@ NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16
 
 
 def product(rows: Float[Array, "r i"], panels: Float[Array, "s _ _"], num_valid: Int[Array, ""]) -> Float[Array, "r o"]:
-    """`rows @ weight.T`, multiplied in the dtype of both, accumulated in float32.
+    """Computes `rows @ weight.T`, multiplied in the dtype of both, accumulated in float32.
 
     Args:
         panels: `[out / w, in, w]` in float32, `[out / w, in / 2, 2 w]` in bfloat16; w is a multiple of 16.

@@ -132,7 +132,7 @@ def _body(call: Call, arithmetic: FloatArithmetic) -> None:
 def _hidden(
     builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles, arithmetic: FloatArithmetic
 ) -> None:
-    """A task: `silu(gate(x)) * up(x)` of one panel of both."""
+    """Builds a task: `silu(gate(x)) * up(x)` of one panel of both."""
     weight, input_rows = context.gate_up, context.input_rows
     line = i64(MAX_WIDTH * WORD)
     gates, ups = (alloca(builder, tiles.max_rows * MAX_WIDTH * WORD) for _ in range(2))

@@ -69,7 +69,7 @@ class InputRows(NamedTuple):
         return Phase(blocks, lambda builder, index, context: context.input_rows._prepare(builder, index, arithmetic))
 
     def _prepare(self, builder: ir.IRBuilder, block: ir.Value, arithmetic: FloatArithmetic) -> None:
-        """A task: prepares `ROWS_PER_TASK` rows."""
+        """Builds a task that prepares `ROWS_PER_TASK` rows."""
         begin = builder.mul(block, i64(ROWS_PER_TASK))
         with for_range(builder, minimum(builder, self.count, builder.add(begin, i64(ROWS_PER_TASK))), begin) as row:
             first = builder.mul(row, self.size)
@@ -148,7 +148,7 @@ def multiply_panel(
     sizes: tuple[ir.Value, ir.Value, ir.Value],
     residual: ir.Value | None = None,
 ) -> None:
-    """A task: all rows times one panel; zeros for rows of padding.
+    """Builds a task: all rows times one panel; zeros for rows of padding.
 
     Args:
         x, y: addresses of rows and outputs.

@@ -103,5 +103,5 @@ def gather_outputs(panels: Panels, indices: Int[Array, "*n"]) -> Float[Array, "*
 
 
 def _by_output(panels: Panels) -> Float[Array, "s i w p"]:
-    """`[s, in / p, w, p]`."""
+    """Returns `[s, in / p, w, p]`."""
     return panels.data.reshape(*panels.data.shape[:2], -1, PAIRED[panels.dtype])

@@ -102,7 +102,7 @@ class QuantizedArithmetic:
         return [bit % 16 // self.bits * 2 + bit // 16 for bit in initial]
 
     def convert(self, builder: ir.IRBuilder, codes: ir.Value) -> list[ir.Value]:
-        """16 elements of x in their memory format, in each plane."""
+        """Converts 16 elements of x in their memory format, in each plane."""
         kind = ir.VectorType(ir.IntType(self.part_bits), LANES)
         lanes = [word * self.inputs + input_ for word in range(LANES // self.inputs) for input_ in self.order]
         high = builder.ashr(builder.add(codes, integers(128)), integers(8))

@@ -28,7 +28,7 @@ class Buffer:
     dims: tuple[ir.Value, ...]
 
     def size(self, axis: int) -> ir.Value:
-        """Its length along an axis."""
+        """Returns its length along an axis."""
         return self.dims[axis]
 
 

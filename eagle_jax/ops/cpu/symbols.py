@@ -15,7 +15,9 @@ SYMBOL_TABLE_SECTION, SYMBOL_TABLE_COMMAND = 2, 2  # SHT_SYMTAB, LC_SYMTAB
 
 
 def unresolved(data: bytes) -> list[str]:
-    """Undefined names of an object that this process has not; those that Python alone finds are made known to LLVM."""
+    """Returns undefined names of an object that this process has not; those that Python alone finds are made known
+    to LLVM.
+    """
     return [name for name in undefined(data) if not _resolve(name)]
 
 

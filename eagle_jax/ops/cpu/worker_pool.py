@@ -141,7 +141,7 @@ def work_loop(builder: ir.IRBuilder, run_job: Callable[[ir.IRBuilder, ir.Value],
 
 @contextlib.contextmanager
 def _slots(builder: ir.IRBuilder) -> Iterator[ir.Value]:
-    """A loop over the slots that were ever used."""
+    """Builds a loop over the slots that were ever used."""
     table = _table(builder)
     with for_range(builder, builder.load_atomic(table, "monotonic", 8, typ=I64)) as index:
         yield at(builder, table, builder.add(index, i64(1)), LINE)
@@ -156,5 +156,5 @@ def _load(builder: ir.IRBuilder, slot: ir.Value) -> ir.Value:
 
 
 def _exchange(builder: ir.IRBuilder, slot: ir.Value, old: ir.Value, new: ir.Value) -> ir.Value:
-    """Compare and exchange; returns whether the slot held `old`."""
+    """Compares and exchanges; returns whether the slot held `old`."""
     return builder.extract_value(builder.cmpxchg(slot, old, new, "acq_rel", "acquire"), 1)

@@ -68,7 +68,7 @@ class Engines:
 
     @contextlib.asynccontextmanager
     async def using(self, method: DraftMethod) -> AsyncIterator[Engine]:
-        """The engine of one method, which stays at least as long as the block.
+        """Holds the engine of one method, which stays at least as long as the block.
 
         Raises:
             Refused: there is no room for another engine.

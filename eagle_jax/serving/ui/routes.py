@@ -162,7 +162,7 @@ class _Holding(EventStream):
 
 
 async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    """Server-sent events; an error is one too, and ends them."""
+    """Yields server-sent events; an error is one too, and ends them."""
     try:
         async for update in events:
             yield event(update)

@@ -62,7 +62,7 @@ class StepEvents:
         return dict(zip(("content", "reasoning_content"), added, strict=True))
 
     def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
-        """`text` in a piece for each token; a character belongs to the token that completes it."""
+        """Returns `text` in a piece for each token; a character belongs to the token that completes it."""
         before, self._ids = self._ids, [*self._ids, *token_ids][-BEFORE:]
         ids = [*before, *token_ids]
         lengths = [len(settled(decode(self._tokenizer, ids[:end]), ())) for end in range(len(before), len(ids) + 1)]
