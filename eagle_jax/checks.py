@@ -8,25 +8,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def whole(name: str, value: Any, least: int) -> int:
-    """`value` if it is a whole number (numpy's included) and not below `least`."""
-    if not is_whole(value) or value < least:
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Returns `value` if it is a whole number (numpy's included) and not below `least`."""
+    if not is_whole_number(value) or value < least:
         raise ValueError(f"{name}={reprlib.repr(value)}; expected a whole number, {least} or more")
     return int(value)
 
 
-def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, numpy's included."""
+def is_whole_number(value: Any) -> bool:
+    """Returns whether it is a whole number, numpy's included."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, numpy's included."""
+    """Returns whether it is a real number, numpy's included."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def finite(name: str, value: Any) -> float:
-    """`value` as a float if it is a finite number (numpy's included)."""
+    """Returns `value` as a float if it is a finite number (numpy's included)."""
     try:
         number = float(value) if is_number(value) else math.nan
     except OverflowError:
@@ -37,7 +37,8 @@ def finite(name: str, value: Any) -> float:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None) -> str:
-    """How two sets of settings differ, as `seed was 1 and is 2 now; tree was not set and is ...`; empty if nowhere.
+    """Returns how two sets of settings differ, as `seed was 1 and is 2 now; tree was not set and is ...`; empty if
+    nowhere.
 
     Args:
         names: of the settings that are compared; all by default.
@@ -65,12 +66,12 @@ def check_same_settings(
 
 
 def cut(text: str, most: int = 60) -> str:
-    """The beginning of a text in a message, if it is longer than so many characters."""
+    """Returns the beginning of a text in a message, if it is longer than so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def as_json(value: Any) -> str:
-    """A value in a message, as JSON writes it, cut."""
+    """Returns a value in a message, as JSON writes it, cut."""
     return cut(json.dumps(value, default=repr))
 
 

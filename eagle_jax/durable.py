@@ -30,7 +30,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when the block has ended well, and not before."""
+    """Opens a file that takes the place of `path` when the block has ended well, and not before."""
     part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PART}")
     try:
         with naming(path), part.open("wb") as file:
@@ -47,7 +47,7 @@ def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> 
     """Keeps other processes out of an open file until it is closed; a lock ends with its process.
 
     Args:
-        wait: until nobody else holds it.
+        wait: until it is released.
 
     Raises:
         ValueError: another process holds it; `what` names it in the message.
@@ -81,6 +81,6 @@ def rewrite(to: Path, content: Callable[[], Any]) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.with_suffix(".lock").open("ab") as lock:
         hold(lock, to, wait=True)
-        made = json.dumps(content(), indent=1).encode()
+        text = json.dumps(content(), indent=1).encode()
         with replacing(to) as file:
-            file.write(made)
+            file.write(text)

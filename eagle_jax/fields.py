@@ -1,4 +1,4 @@
-"""Fields of JSON objects: each is checked as it is taken, and what nobody took is refused."""
+"""Fields of JSON objects: each is checked as it is taken, and unknown fields are refused."""
 
 import json
 import math
@@ -30,7 +30,7 @@ class Fields:
     theirs.
 
     Args:
-        ignore_unknown: passes over fields that nobody knows; else they are refused.
+        ignore_unknown: passes over unknown fields; else they are refused.
     """
 
     def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool):
@@ -39,20 +39,20 @@ class Fields:
         self._children: list[Fields] = []
 
     def inside(self, name: str, value: Any) -> "Fields":
-        """The fields of `value`, the object inside this one that has this name."""
+        """Returns the fields of `value`, the object inside this one that has this name."""
         fields = Fields(mapping(self._where + name, value), ignore_unknown=False)
         fields._where, fields._ignored = f"{self._where}{name}.", self._ignored
         self._children.append(fields)
         return fields
 
     def each(self, name: str, value: Any) -> "list[Fields]":
-        """The fields of each object in `value`, the list inside this one that has this name."""
+        """Returns the fields of each object in `value`, the list inside this one that has this name."""
         if not isinstance(value, list):
             raise wrong(self._where + name, f"{self._where}{name}={_short(value)}; expected a list of objects")
         return [self.inside(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
 
     def object(self, name: str) -> "Fields":
-        """The fields of an object that need not be there."""
+        """Returns the fields of an object that need not be there."""
         empty: dict[str, Any] = {}
         return self.inside(name, self.take(name, mapping, empty))
 
@@ -80,7 +80,7 @@ class Fields:
                 raise wrong(self._where + name, f"{self._where}{name}={_short(value)} is not supported here{leave}")
 
     def wrong(self, name: str, message: str) -> FieldError:
-        """The error of a field; `message` goes on after its name."""
+        """Returns the error of a field; `message` goes on after its name."""
         return wrong(self._where + name, f"{self._where}{name}{message}")
 
     def end(self) -> list[str]:
@@ -123,7 +123,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def number(low: float, high: float) -> Check[float]:
-    """A number from `low` to `high`."""
+    """Returns a check for a number from `low` to `high`."""
 
     def check(name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -133,12 +133,12 @@ def number(low: float, high: float) -> Check[float]:
     return check
 
 
-def whole(low: int, high: int) -> Check[int]:
-    """A whole number from `low` to `high`."""
+def whole_number(low: int, high: int) -> Check[int]:
+    """Returns a check for a whole number from `low` to `high`."""
 
     def check(name: str, value: Any) -> int:
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or not low <= value <= high:
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not low <= value <= high:
             raise wrong(name, f"{name}={_short(value)}; expected a whole number from {low} to {high}")
         return int(value)
 
@@ -162,7 +162,7 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """A value in a message: what is long or deep is cut."""
+    """Returns a value in a message: what is long or deep is cut."""
     if isinstance(value, dict):
         return "{...}" if value else "{}"
     if isinstance(value, list):

@@ -38,12 +38,12 @@ class HeadKind:
         return self.title if self.title.endswith("heads") else f"{'an' if self.title[0] in 'EM' else 'a'} {self.title}"
 
     def get(self, part: str) -> Any:
-        """The module or object that a field names."""
-        return _found(getattr(self, part))
+        """Returns the module or object that a field names."""
+        return _resolve(getattr(self, part))
 
 
 @functools.cache
-def _found(name: str) -> Any:
+def _resolve(name: str) -> Any:
     module, _, attribute = name.partition(":")
     imported = importlib.import_module(f"eagle_jax.{module}")
     return getattr(imported, attribute) if attribute else imported

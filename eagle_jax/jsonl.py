@@ -40,7 +40,7 @@ class JsonLines(Generic[Entry]):
         try:
             hold(self._file, path)
             self.entries, size = list[Entry](), 0
-            for entry, line in whole_lines(path, read):
+            for entry, line in complete_lines(path, read):
                 self.entries.append(entry)
                 size += len(line)
             self.cut = os.path.getsize(path) - size
@@ -76,8 +76,8 @@ class JsonLines(Generic[Entry]):
         self._synced_at = time.monotonic()
 
 
-def whole_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes]]:
-    """What `read` gives for each line of a file, with the line, up to the first that is damaged or has no end."""
+def complete_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes]]:
+    """Yields `read(line)` and the line for each line of a file, up to the first that is damaged or has no end."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             entry = read(line, number)
@@ -87,12 +87,12 @@ def whole_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes]]:
 
 
 def to_line(record: Mapping[str, Any]) -> bytes:
-    """A record as a line."""
+    """Returns a record as a line."""
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
 def parsed(line: bytes) -> Any:
-    """The JSON value of a line; None if there is none."""
+    """Returns the JSON value of a line; None if there is none."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

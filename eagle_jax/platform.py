@@ -14,7 +14,7 @@ import jaxlib
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
-JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program unless it is told otherwise
+JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program by default
 
 
 def is_x86() -> bool:
@@ -56,7 +56,7 @@ def keep_programs() -> None:
 
 
 def programs_folder(maker: str) -> pathlib.Path | None:
-    """Where programs of another maker than XLA are kept; None where they cannot be, or are not to be."""
+    """Returns where programs of another maker than XLA are kept; None where they cannot be, or are not to be."""
     try:
         return _folder_of_programs(maker) if _keeps() else None
     except OSError:
@@ -71,7 +71,7 @@ def _keeps() -> bool:
 
 
 def _folder_of_programs(maker: str) -> pathlib.Path:
-    """A folder for programs of this processor."""
+    """Returns a folder for programs of this processor."""
     folder = cache_folder() / "compiled" / f"{maker}-{processor()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may write there decides what is run
     return folder
@@ -88,13 +88,15 @@ def return_freed_memory() -> None:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16 products; without them they are ten times slower than float32."""
+    """Returns whether this CPU has instructions for bfloat16 products; without them they are ten times slower than
+    float32.
+    """
     flags = _cpu_facts().get("flags", "").split()
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def cache_folder() -> pathlib.Path:
-    """Where this user's machine keeps what can be made again: `eagle_jax` in XDG_CACHE_HOME, or in ~/.cache.
+    """Returns where this user's machine keeps what can be made again: `eagle_jax` in XDG_CACHE_HOME, or in ~/.cache.
 
     Raises:
         FileNotFoundError: the user has no home.
@@ -107,7 +109,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def processor() -> str:
-    """What programs for this processor have in common, as sixteen hexadecimal digits."""
+    """Returns a fingerprint of what programs for this processor have in common, as sixteen hexadecimal digits."""
     facts = _cpu_facts()
     kind = [platform.machine(), *(facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name"))]
     can = sorted(facts.get("flags", facts.get("Features", platform.processor())).split())
@@ -115,7 +117,7 @@ def processor() -> str:
 
 
 def _cpu_facts() -> dict[str, str]:
-    """What Linux tells of the first core; nothing elsewhere."""
+    """Returns what Linux reports of the first core; nothing elsewhere."""
     try:
         first = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def static(**kwargs: Any) -> Any:
-    """A field that belongs to the tree's structure (hashable, never traced)."""
+    """Declares a field that belongs to the tree's structure (hashable, never traced)."""
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
@@ -67,12 +67,12 @@ class Packed:
 
 
 def unpacked(value: Any) -> Any:
-    """The tree, if it was packed."""
+    """Returns the tree, if it was packed."""
     return jax.tree.unflatten(value.structure, value.leaves) if isinstance(value, Packed) else value
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """What returns the attributes of these names, as a tuple."""
+    """Returns a function that reads the attributes of these names as a tuple."""
     if len(names) > 1:
         return operator.attrgetter(*names)
     return (lambda node: (getattr(node, names[0]),)) if names else (lambda node: ())

@@ -36,7 +36,7 @@ TINY = LlamaConfig(
 def synthetic_pair(
     config: LlamaConfig = TINY, *, seed: int = 0, strength: float = 0.2, error: float = 0.2
 ) -> tuple[LM, Head]:
-    """A random target, and a head whose guesses are right for part of the time.
+    """Returns a random target, and a head whose guesses are right for part of the time.
 
     The target's layers add little to the residual stream (`strength`), so its next token depends mostly on the last
     one. The head passes the embedding through and adds noise of relative size `error`: 0 guesses as well as the
@@ -60,7 +60,7 @@ def synthetic_pair(
 
 
 def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: Any) -> Head3:
-    """An EAGLE-3 head whose guesses for a target of `synthetic_pair` are right for part of the time.
+    """Returns an EAGLE-3 head whose guesses for a target of `synthetic_pair` are right for part of the time.
 
     Its attention looks mostly at the slot itself and passes the embedding through, with noise of relative size `error`.
 
@@ -88,9 +88,9 @@ def synthetic_head3(target: LM, *, seed: int = 0, error: float = 0.2, **flags: A
 
 
 def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa:
-    """Medusa heads whose guesses for a target of `synthetic_pair` are right for part of the time.
+    """Returns Medusa heads whose guesses for a target of `synthetic_pair` are right for part of the time.
 
-    What the target says after each token alone tells what follows it, and what follows that; an output matrix is the
+    The target's answer to each token alone gives the two tokens that follow it; an output matrix is the
     least-squares map from the hidden state of a token to the one that head k has to guess.
     """
     c = target.config
@@ -100,8 +100,8 @@ def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa
     after = jnp.argmax(logits[:, 0], axis=-1)
     ahead = after[after]
     for head in params.values():
-        wanted_logits = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
-        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ wanted_logits).T}
+        target_logits = 10.0 * jax.nn.one_hot(ahead, c.vocab_size)
+        head["lm_head"] = {"weight": (jnp.linalg.pinv(hidden[:, 0]) @ target_logits).T}
         ahead = after[ahead]
     return Medusa(params=params, config=config)
 
@@ -109,7 +109,7 @@ def synthetic_medusa(target: LM, *, num_heads: int = 3, seed: int = 0) -> Medusa
 def synthetic_hydra(
     target: LM, *, num_heads: int = 3, prefix: bool = False, seed: int = 0, error: float = 0.2
 ) -> Hydra:
-    """Hydra heads whose guesses for a target of `synthetic_pair` are right for part of the time.
+    """Returns Hydra heads whose guesses for a target of `synthetic_pair` are right for part of the time.
 
     The first block passes on the embedding of the last token that it reads, with noise of relative size `error` on all
     that it reads; the output matrix is the target's.
@@ -128,7 +128,8 @@ def synthetic_hydra(
 
 
 def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed: int = 0, **flags: Any) -> DFlash:
-    """A DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random texts.
+    """Returns a DFlash head of one layer that learnt on the spot what a target of `synthetic_pair` says after random
+    texts.
 
     Args:
         steps: updates (Adam on the cross-entropy of every slot, given the true token before it, too, where the head
@@ -152,7 +153,7 @@ def synthetic_dflash(target: LM, *, block_size: int = 4, steps: int = 400, seed:
 
 
 def synthetic_peagle(target: LM, *, num_drafted: int = 3, steps: int = 500, seed: int = 0, **flags: Any) -> Head3:
-    """A P-EAGLE head of two layers that learnt as `synthetic_dflash` does, with an embedding of its own.
+    """Returns a P-EAGLE head of two layers that learnt as `synthetic_dflash` does, with an embedding of its own.
 
     Args:
         num_drafted: tokens that one pass drafts.
@@ -189,7 +190,7 @@ def _trained(
     steps: int,
     seed: int,
 ) -> Any:
-    """The head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
+    """Returns the head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
 
     Args:
         block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`: of what it drafts after the roots at
@@ -227,7 +228,9 @@ def _trained(
 
 
 def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Float[Array, ""]:
-    """Cross-entropy of what follows the first token of `text`, by the slots and by what follows each true token."""
+    """Computes the cross-entropy of what follows the first token of `text`, by the slots and by what follows each true
+    token.
+    """
     entropy = optax.softmax_cross_entropy_with_integer_labels
     loss = entropy(slots.logits, text[:, 1:]).mean()
     if head.config.markov is None and head.config.selector is None:
@@ -248,13 +251,13 @@ def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Fl
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
-    """A draft layer like the target's: dense, within the window, if there is one."""
+    """Returns a draft layer like the target's: dense, within the window, if there is one."""
     changes = config.of_llama() | {"rope": config.rope.for_heads(), "experts": None, "full_attention_layers": ()}
     return dataclasses.replace(config, num_hidden_layers=1, **changes)
 
 
 def cpu_backend() -> Any:
-    """The module of the CPU backend; None where its folder is not there, or it cannot be used."""
+    """Returns the module of the CPU backend; None where its folder is not there, or it cannot be used."""
     try:
         backend = importlib.import_module("eagle_jax.ops.cpu.backend")
     except ImportError:

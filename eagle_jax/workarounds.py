@@ -48,7 +48,7 @@ def guard_cpu_reductions() -> None:
 
 
 def _backend_is_running() -> bool:
-    """Whether JAX has started a backend: from then on it refuses another number of CPU devices."""
+    """Returns whether JAX has started a backend: from then on it refuses another number of CPU devices."""
     count = getattr(jax.config, "jax_num_cpu_devices")
     try:
         jax.config.update("jax_num_cpu_devices", count + 1)
@@ -59,7 +59,8 @@ def _backend_is_running() -> bool:
 
 
 def exact_reduction_options() -> dict[str, str]:
-    """Compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds them up.
+    """Returns compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds
+    them up.
 
     A sum over a whole large matrix is then made number after number, and far less exact; one over its rows is not. On
     other devices there are no options. Asking which device it is starts JAX's backend.
@@ -68,7 +69,7 @@ def exact_reduction_options() -> dict[str, str]:
 
 
 def loop_options() -> dict[str, Any]:
-    """Compiler options of the decoding loop.
+    """Returns the compiler options of the decoding loop.
 
     On CPUs XLA copies each whole cache array twice a step without the first. With it the numbers of jaxlib 0.10.2 are
     wrong where a loop stands in a loop in the decoding loop: a step may hold loops, but no loop in a loop. On GPUs XLA
@@ -77,12 +78,16 @@ def loop_options() -> dict[str, Any]:
     platform = jax.default_backend()
     if platform == "cpu":
         return {"xla_cpu_copy_insertion_use_region_analysis": True} | exact_reduction_options()
-    return _known_option("xla_gpu_experimental_enable_subchannel_dequantisation_fusion") if platform == "gpu" else {}
+    return (
+        _supported_option("xla_gpu_experimental_enable_subchannel_dequantisation_fusion") if platform == "gpu" else {}
+    )
 
 
 @functools.cache
-def _known_option(name: str) -> dict[str, Any]:
-    """The option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an error."""
+def _supported_option(name: str) -> dict[str, Any]:
+    """Returns the option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an
+    error.
+    """
     try:
         jax.jit(lambda: jnp.zeros(()), compiler_options={name: True}).lower().compile()
     except jax.errors.JaxRuntimeError as error:
@@ -94,7 +99,7 @@ def _known_option(name: str) -> dict[str, Any]:
 
 @jax.custom_jvp
 def gather(table: Array, first: Array, third: Array | None = None) -> Array:
-    """`table[first]`, or `table[first, :, third]`; as float32 where a CPU gathers bfloat16.
+    """Returns `table[first]`, or `table[first, :, third]`; as float32 where a CPU gathers bfloat16.
 
     XLA:CPU of jaxlib 0.10.2 has no gather of bfloat16: in a loop it makes float32 of the whole table first, once a
     call. Bits it gathers as they are; the barrier keeps it from converting them before.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eagle_jax.fields import FieldError, Fields, flag, text, whole
+from eagle_jax.fields import FieldError, Fields, flag, text, whole_number
 
 BODY = {"name": "a", "none": None, "inner": {"deep": [{"x": 1}, {"x": 2, "y": 3}], "z": 1}}
 
@@ -12,7 +12,7 @@ def read(fields: Fields) -> list[str]:
     fields.take("name", text, "")
     inner = fields.object("inner")
     for one in inner.each("deep", inner.take("deep", lambda name, value: value, [])):
-        one.require("x", whole(0, 9))
+        one.require("x", whole_number(0, 9))
     fields.object("absent").take("x", flag, False)
     return fields.end()
 

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from eagle_jax import jsonl
-from eagle_jax.jsonl import JsonLines, parsed, to_line, whole_lines
+from eagle_jax.jsonl import JsonLines, complete_lines, parsed, to_line
 
 
 def value(line: bytes, number: int) -> int | None:
@@ -24,7 +24,7 @@ def test_records_come_back_and_more_are_appended(tmp_path):
         file.append({"value": 0, "text": "ä"})
         file.append({"value": 1, "text": "ä"}, {"value": 2, "text": "ä"})
     assert path.read_bytes() == b"".join(LINES)
-    assert [entry for entry, _ in whole_lines(path, value)] == [0, 1, 2]
+    assert [entry for entry, _ in complete_lines(path, value)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("size", range(len(LINES[0]) + len(LINES[1]) + 1))

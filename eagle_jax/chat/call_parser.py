@@ -14,7 +14,7 @@ More = Generator[None, None, None]  # waits for more of the text
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 DIGITS = re.compile(r"[0-9]{0,9}")
-DEEPEST = 16  # schemas within schemas that tell a value's type
+DEEPEST = 16  # nested schemas that are read for a value's type
 TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 
@@ -31,7 +31,7 @@ class CallParser:
 
     Attributes:
         at: characters that are read.
-        calls: the calls, once they are complete; empty if it is none.
+        calls: the calls, once they are complete; empty if it is not a call.
     """
 
     def __init__(self, format: ToolFormat, functions: Functions):
@@ -96,7 +96,7 @@ class CallParser:
         self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))]
 
     def _tagged(self, begin: str, end: str, schema: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
-        """Arguments whose values are no JSON, up to the text after them, which has to be there."""
+        """Yields arguments whose values are no JSON, up to the text after them, which has to be there."""
         before, _, after = begin.partition("{key}")
         last = (self._format.tail or self._format.end).strip()
         arguments: dict[str, Any] = {}
@@ -168,7 +168,7 @@ class CallParser:
             self.at = at + len(text)
 
     def _matches(self, text: str, at: int) -> Generator[None, None, bool]:
-        """Whether a text stands there, as soon as that is certain."""
+        """Yields whether a text stands there, as soon as that is certain."""
         while not self._text.startswith(text, at):
             if not text.startswith(self._text[at : at + len(text)]):
                 return False
@@ -177,9 +177,9 @@ class CallParser:
 
     def _word(self, pattern: re.Pattern[str]) -> Generator[None, None, str]:
         yield from self._space()
-        while (found := pattern.match(self._text, self.at)) and found.end() == len(self._text):
+        while (match := pattern.match(self._text, self.at)) and match.end() == len(self._text):
             yield from self._more()
-        word = found.group() if found else ""
+        word = match.group() if match else ""
         self.at += len(word)
         return word
 
@@ -210,7 +210,7 @@ def skip_space(text: str, at: int) -> int:
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The JSON object of a text; None if it is none."""
+    """Returns the JSON object of a text; None if it is not one."""
     try:
         value = loads(text)
     except ValueError:
@@ -226,7 +226,8 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
-    """The value of an argument that is written without quotes: what its schema says it is, else JSON if it is some.
+    """Returns the value of an argument that is written without quotes: what its schema says it is, else JSON if it is
+    some.
 
     A text that may be one is left as it is.
     """
@@ -242,7 +243,9 @@ def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, depth: int = 0) -> set[str]:
-    """The types that a schema names for a value; empty if it names none. What is nested too deeply may be any."""
+    """Returns the types that a schema names for a value; empty if it names none. What is nested too deeply may be
+    any.
+    """
     if not isinstance(schema, Mapping):
         return set()
     if depth > DEEPEST:

@@ -1,4 +1,4 @@
-"""One answer of a conversation as OpenAI's responses tell it: reasoning, text, and calls of functions."""
+"""One answer of a conversation in OpenAI's form: reasoning, text, and calls of functions."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from eagle_jax.chat.tools import Tools
 
 
 class ChatAnswer:
-    """One answer that may reason and call functions, told piece by piece.
+    """One answer that may reason and call functions, read piece by piece.
 
     Args:
         tokenizer: the model's.
         id: of the answer; ids of calls follow from it.
         prompt: the tokens before the answer.
         reasoning: how the model marks its reasoning; None leaves it in the text.
-        separate: whether reasoning is told apart from the text; else it is left there, of channels without the marks.
+        separate: whether reasoning is separated from the text; else it is left there, of channels without the marks.
         tools: functions that may be called, and how the model writes calls; None if there are none.
 
     Attributes:
@@ -50,12 +50,12 @@ class ChatAnswer:
             self._splitter = ReasoningReader(reasoning, is_open(reasoning, tokenizer, prompt))
         calls = self._format is not None and not self._format.channels
         self._calls = CallReader(self._format, functions, parallel) if self._format is not None and calls else None
-        self._said: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+        self._texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
         self.calls: list[dict[str, Any]] = []
         self.reasoning_tokens = 0
 
     def add(self, token_ids: Sequence[int], new: str, is_last: bool) -> list[dict[str, Any]]:
-        """Deltas of a message, for more tokens, whose own text is `new`."""
+        """Returns the deltas of a message, for more tokens, whose own text is `new`."""
         pieces: list[str | Thought | ToolCall] = []
         for number, text in enumerate(self._marks.pieces(token_ids, new)):
             was_thinking = self.is_thinking
@@ -66,7 +66,7 @@ class ChatAnswer:
         return [delta for piece in _joined(pieces) for delta in self._deltas(piece)]
 
     def finish_reason(self, reason: str) -> str:
-        """OpenAI's word for an answer that ends in calls."""
+        """Returns OpenAI's word for an answer that ends in calls."""
         return "tool_calls" if self.calls and reason == "stop" else reason
 
     @property
@@ -77,12 +77,12 @@ class ChatAnswer:
     @property
     def content(self) -> str:
         """The text of the answer so far, without reasoning and calls."""
-        return "".join(self._said["content"])
+        return "".join(self._texts["content"])
 
     @property
     def reasoning_content(self) -> str:
         """The reasoning so far."""
-        return "".join(self._said["reasoning_content"])
+        return "".join(self._texts["reasoning_content"])
 
     @property
     def message(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class ChatAnswer:
     def _deltas(self, piece: str | Thought | ToolCall) -> list[dict[str, Any]]:
         if not isinstance(piece, ToolCall):
             name, text = ("content", piece) if isinstance(piece, str) else ("reasoning_content", piece.text)
-            self._said[name].append(text)
+            self._texts[name].append(text)
             return [{name: text}]
         assert self._format is not None
         index, function = len(self.calls), {"name": piece.name, "arguments": piece.arguments}
@@ -122,14 +122,14 @@ class ChatAnswer:
 
 
 def _last_message(tokenizer: Any, prompt: Sequence[int]) -> str:
-    """What a prompt has of the answer's message already."""
+    """Returns the part of the answer's message that the prompt already has."""
     start = tokenizer.convert_tokens_to_ids(START)
     begin = next((place for place in reversed(range(len(prompt))) if prompt[place] == start), len(prompt))
     return tokenizer.decode([*prompt[begin:]], skip_special_tokens=False) or f"{START}assistant"
 
 
 def _joined(pieces: Sequence[str | Thought | ToolCall]) -> list[str | Thought | ToolCall]:
-    """The pieces, with those of one kind that follow each other as one."""
+    """Returns the pieces, with those of one kind that follow each other as one."""
     joined: list[str | Thought | ToolCall] = []
     for piece in pieces:
         last = joined[-1] if joined else None

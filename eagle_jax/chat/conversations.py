@@ -28,7 +28,9 @@ QUESTIONS, ANSWERS = ("instruction", "prompt", "question", "query"), ("response"
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-    """What was said, the file and line that say so, and whether the last answer was cut (`finish_reason` is length)."""
+    """The messages, the file and line that they are from, and whether the last answer was cut (`finish_reason` is
+    length).
+    """
 
     messages: tuple[Message, ...]
     place: str
@@ -44,7 +46,7 @@ class Skipped:
 
 
 def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
-    """The conversations of a file; a record that is no conversation comes as `Skipped` in its place.
+    """Yields the conversations of a file; a record that is no conversation comes as `Skipped` in its place.
 
     Leading answers that nobody asked for and a last question that nobody answered are cut off.
 
@@ -66,7 +68,7 @@ def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
 
 
 def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """Each JSON object with its place, or what is wrong there."""
+    """Yields each JSON object with its place, or what is wrong there."""
     with path.open("rb") as file:
         if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:  # the mark that some editors begin a file with
             file.seek(0)
@@ -135,7 +137,7 @@ def _role(name: str) -> str:
 
 
 def _text(content: Any) -> Any:
-    """The text of a message in parts, `[{"type": "text", "text": ".."}]`."""
+    """Returns the text of a message in parts, `[{"type": "text", "text": ".."}]`."""
     if not isinstance(content, list):
         return content
     if any(part["type"] != "text" for part in content):
@@ -144,25 +146,25 @@ def _text(content: Any) -> Any:
 
 
 def _in_turns(messages: list[Message]) -> list[Message]:
-    """[system,] user, assistant, user, .., assistant; raises ValueError where that is not what was said."""
-    system, talk = messages[:1], messages[1:]
+    """Refuses with ValueError messages in another order than [system,] user, assistant, user, .., assistant."""
+    system, conversation = messages[:1], messages[1:]
     if not system or system[0]["role"] != "system":
-        system, talk = [], messages
-    talk = list(itertools.dropwhile(lambda message: message["role"] == "assistant", talk))
-    if talk and talk[-1]["role"] == "user":
-        talk = talk[:-1]
-    if not talk:
+        system, conversation = [], messages
+    conversation = list(itertools.dropwhile(lambda message: message["role"] == "assistant", conversation))
+    if conversation and conversation[-1]["role"] == "user":
+        conversation = conversation[:-1]
+    if not conversation:
         raise ValueError("no question with an answer")
-    for message, role in zip(talk, itertools.cycle(("user", "assistant"))):
+    for message, role in zip(conversation, itertools.cycle(("user", "assistant"))):
         if message["role"] != role:
             raise ValueError(f"{message['role']} where {role} should speak")
-    for message in (*system, *talk):
+    for message in (*system, *conversation):
         if not isinstance(message["content"], str):
             raise ValueError("a message that is not text")
         if not message["content"].strip():
             raise ValueError("an empty message")
         message["content"].encode()  # half of a surrogate pair is no text either
-    return [*system, *talk]
+    return [*system, *conversation]
 
 
 def _reason(error: Exception) -> str:

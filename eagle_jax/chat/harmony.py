@@ -38,7 +38,7 @@ class HarmonyReader(PieceReader):
         functions: that may be called; calls of others are text.
         parallel: whether more calls than the first count; else they are dropped.
         before: the end of the prompt, from its last `<|start|>` on.
-        separate: whether reasoning is told apart; else it is text.
+        separate: whether reasoning is separated; else it is text.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HarmonyReader(PieceReader):
         self._functions, self._parallel = functions, parallel
         self._reasoning = Thought if separate else str
         self._called = 0
-        self._told: set[type] = set()  # kinds of pieces that earlier messages had
+        self._seen_kinds: set[type] = set()  # kinds of pieces that earlier messages had
         self._mark = START  # before what is read now; "" where the answer is over
         self._text = before.removeprefix(START)
         self.add("")
@@ -75,7 +75,7 @@ class HarmonyReader(PieceReader):
                 yield from self._message(kind, _END)
 
     def _is_plain(self) -> Generator[None, None, bool]:
-        """Whether what comes has no header, as far as its first characters tell; takes the role off then."""
+        """Yields whether what comes has no header, as far as its first characters show; drops the role then."""
         role = ROLE if self._mark == START else ""
         while True:
             if self._text.startswith(role):
@@ -129,14 +129,14 @@ class HarmonyReader(PieceReader):
             yield ToolCall(name, written.strip())
 
     def _pieces(self, kind: Any, text: str, is_first: bool = True) -> Iterator[Any]:
-        """A piece of a message, if it is not empty, after a blank line if it begins another one of its kind."""
+        """Yields a piece of a message, if it is not empty, after a blank line if it begins another one of its kind."""
         if text:
-            yield kind("\n\n" * (is_first and kind in self._told) + text)
-            self._told.add(kind)
+            yield kind("\n\n" * (is_first and kind in self._seen_kinds) + text)
+            self._seen_kinds.add(kind)
 
 
 def _text_of(header: str, is_named: bool) -> str:
-    """What a header that ends without a message has besides its own parts."""
+    """Returns the text in a header that ends without a message, besides the header's own parts."""
     if is_named and ROLE.startswith(header):
         return ""
     text = _OF_HEADER.sub("", header.removeprefix(ROLE) if is_named else header).strip()
@@ -144,6 +144,6 @@ def _text_of(header: str, is_named: bool) -> str:
 
 
 def _before_mark(text: str) -> str:
-    """The text up to where one of the marks may begin."""
+    """Returns the text up to where one of the marks may begin."""
     begin = text.rfind("<")
     return text[:begin] if begin >= 0 and any(mark.startswith(text[begin:]) for mark in MARKS) else text

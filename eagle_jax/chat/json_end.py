@@ -18,17 +18,17 @@ class JsonEnd:
         self._place, self._depth, self._in_string = begin, 0, False
 
     def read(self, text: str) -> int | None:
-        """The end in a text that begins with those that were read before."""
+        """Returns the end in a text that begins with those that were read before."""
         while self.end is None and self._place < len(text):
             if self._in_string:
                 self._leave_string(text)
                 if self._in_string:
                     break
-            elif (found := MARK.search(text, self._place)) is None:
+            elif (match := MARK.search(text, self._place)) is None:
                 self._place = len(text)
             else:
-                self._place, self._in_string = found.end(), found.group() == '"'
-                self._depth += {"{": 1, "[": 1, '"': 0}.get(found.group(), -1)
+                self._place, self._in_string = match.end(), match.group() == '"'
+                self._depth += {"{": 1, "[": 1, '"': 0}.get(match.group(), -1)
                 if self._depth == 0 and not self._in_string:
                     self.end = self._place
         return self.end

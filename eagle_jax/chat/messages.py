@@ -21,7 +21,7 @@ IGNORED_IN_PARTS = dict.fromkeys(
 
 
 def is_message(message: Any) -> bool:
-    """Whether it has a role and a text; one that calls functions, or refused to answer, may have none."""
+    """Returns whether it has a role and a text; one that calls functions, or refused to answer, may have none."""
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")
@@ -31,8 +31,8 @@ def is_message(message: Any) -> bool:
 
 
 def content_of(fields: Fields) -> str | None:
-    """The text of a message: its `content`, which is text or a list of parts, or why it refused to answer; None where
-    it has neither.
+    """Returns the text of a message: its `content`, which is text or a list of parts, or why it refused to answer; None
+    where it has neither.
 
     Raises:
         FieldError: it is neither text nor a list, or a part is no text.
@@ -59,12 +59,13 @@ def _part(fields: Fields) -> str:
 
 
 def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
-    """Messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are objects,
-    not text, a message without text has an empty one, the answer of a function has its name, which some templates
-    want, calls have the ids that the model writes, and earlier reasoning has the name that this template reads.
+    """Returns messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are
+    objects, not text, a message without text has an empty one, the answer of a function has its name, which some
+    templates want, calls have the ids that the model writes, and earlier reasoning has the name that this template
+    reads.
 
     Raises:
-        ValueError: a part of a content is no text, a call is none, or its arguments are no JSON.
+        ValueError: a part of a content is not text, a call is malformed, or its arguments are not JSON.
     """
     names: dict[Any, Any] = {}
     ids: dict[Any, Any] = {}
@@ -77,8 +78,8 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
         if calls := message.get("tool_calls"):
             more |= {"tool_calls": _calls(calls, where)}
             names |= {call.get("id"): call["function"].get("name") for call in more["tool_calls"]}
-            owned = _with_own_ids(more["tool_calls"], format, number)
-            ids |= {call.get("id"): own.get("id") for call, own in zip(more["tool_calls"], owned, strict=True)}
+            owned = _with_model_ids(more["tool_calls"], format, number)
+            ids |= {call.get("id"): renamed.get("id") for call, renamed in zip(more["tool_calls"], owned, strict=True)}
             more["tool_calls"], number = owned, number + len(owned)
         if named is not None and (thought := _thought(message)) is not None:
             more |= {named: thought}
@@ -93,17 +94,17 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
 
 
 def _thought(message: Message) -> str | None:
-    """A message's earlier reasoning, under any of its names."""
+    """Returns a message's earlier reasoning, under any of its names."""
     return next((message[name] for name in FIELDS if isinstance(message.get(name), str)), None)
 
 
-def _with_own_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
-    """Calls with the ids that the model writes, if it writes any; `number` is the first one's."""
-    owned = []
+def _with_model_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
+    """Returns calls with the ids that the model writes, if it writes any; `number` is the first one's."""
+    renamed = []
     for index, call in enumerate(calls, start=number):
-        own = None if format is None else format.own_id(call["function"].get("name"), index)
-        owned.append(call if own is None else call | {"id": own})
-    return owned
+        new_id = None if format is None else format.model_call_id(call["function"].get("name"), index)
+        renamed.append(call if new_id is None else call | {"id": new_id})
+    return renamed
 
 
 def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
@@ -118,7 +119,7 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 
 def arguments_of(arguments: Any, where: str) -> Any:
-    """The arguments of a call out of their JSON; what is no text is returned as it is. Raises ValueError."""
+    """Returns the arguments of a call out of their JSON; what is no text is returned as it is. Raises ValueError."""
     if not isinstance(arguments, str):
         return arguments
     try:

@@ -48,7 +48,7 @@ Prompt = str | Text | Chat | Sequence[Message] | Sequence[int]
 
 
 def split(prompts: Any) -> tuple[list[Prompt], bool]:
-    """The prompts as a list, and whether a list is what was given (a list in gives a list out)."""
+    """Returns the prompts as a list, and whether a list is what was given (a list in gives a list out)."""
     if isinstance(prompts, (str, Text, Chat)):
         return [prompts], False
     prompts = _as_lists(prompts)
@@ -74,7 +74,7 @@ class Unfit(ValueError):
 
 
 def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int]:
-    """Token ids of one prompt, a `Prompt` or an array of ids; `where` names it in messages."""
+    """Returns the token ids of one prompt, a `Prompt` or an array of ids; `where` names it in messages."""
     prompt = _one_row(prompt)
     if isinstance(prompt, (str, Text)):
         ids = _encode_text(tokenizer, prompt if isinstance(prompt, Text) else Text(prompt), where)
@@ -95,8 +95,8 @@ def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int
 
 
 def _as_lists(prompts: Any) -> Any:
-    """Arrays and tensors of any library as lists, and what tokenizers and chat templates return as its token ids,
-    without those that its attention mask leaves out; other prompts as they are.
+    """Returns arrays and tensors of any library as lists, and what tokenizers and chat templates return as its token
+    ids, without those that its attention mask leaves out; other prompts as they are.
     """
     if isinstance(prompts, Mapping) and "input_ids" in prompts:
         ids, mask = prompts["input_ids"], prompts.get("attention_mask")
@@ -116,7 +116,7 @@ def _without_padding(ids: Any, mask: Any) -> list[Any]:
 
 
 def _one_row(prompt: Any) -> Any:
-    """One prompt of those that `_as_lists` reads; tokenizers return one as a batch of one row."""
+    """Returns one prompt of those that `_as_lists` reads; tokenizers return one as a batch of one row."""
     rows = _as_lists(prompt)
     is_batch = rows is not prompt and isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], list)
     return rows[0] if is_batch else rows
@@ -153,7 +153,7 @@ def _encode_chat(tokenizer: Any, chat: Chat, where: str) -> list[int]:
 
 
 def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
-    """A conversation in the words of the model's chat template.
+    """Returns a conversation in the words of the model's chat template.
 
     Raises:
         ValueError: `chat.template` has the name of an argument of `apply_chat_template`.

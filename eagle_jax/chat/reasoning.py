@@ -84,13 +84,13 @@ FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
 def templates_of(tokenizer: Any) -> str:
-    """The text of all chat templates of a tokenizer."""
+    """Returns the text of all chat templates of a tokenizer."""
     templates = getattr(tokenizer, "chat_template", None) or ""
     return "\n".join(map(str, templates.values())) if isinstance(templates, Mapping) else str(templates)
 
 
 def reasoning_format_for(tokenizer: Any, stated: str | None = None) -> ReasoningFormat | None:
-    """The format that a model's chat template has, or else its vocabulary; None if there is none.
+    """Returns the format that a model's chat template has, or else its vocabulary; None if there is none.
 
     Args:
         stated: the name of a format to take instead, or "none".
@@ -104,7 +104,7 @@ def reasoning_format_for(tokenizer: Any, stated: str | None = None) -> Reasoning
 
 
 def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> bool:
-    """Whether a prompt's tokens end within reasoning, which an answer goes on with.
+    """Returns whether a prompt's tokens end within reasoning, which an answer goes on with.
 
     The last message counts, which begins after the last special token; where there is none, the mark at the very end.
     """
@@ -119,19 +119,21 @@ def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> b
 
 @functools.lru_cache(maxsize=8)
 def _marks(tokenizer: Any) -> tuple[tuple[int, str], ...]:
-    """Tokens of the vocabulary that are written as marks, of turns among others."""
+    """Returns the tokens of the vocabulary that are written as marks, of turns among others."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return tuple((id_, token.content) for id_, token in added.items() if MARK.fullmatch(token.content))
 
 
 def reasoning_field(template: str) -> str | None:
-    """The name under which a chat template reads a message's earlier reasoning; None if it reads none."""
+    """Returns the name under which a chat template reads a message's earlier reasoning; None if it reads none."""
     read = (name for name in FIELDS if re.search(rf"\.{name}\b|['\"]{name}['\"]", template))
     return next(read, None)
 
 
 def thinking(template: str, enabled: bool | None) -> dict[str, Any]:
-    """`enable_thinking` under the other names that a chat template may have for it; nothing if it reads that one."""
+    """Returns `enable_thinking` under the other names that a chat template may have for it; empty if it reads
+    that one.
+    """
     if enabled is None or _reads(template, "enable_thinking"):
         return {}
     by_name = {"thinking": enabled} if _reads(template, "thinking") else {}
@@ -155,7 +157,7 @@ class PieceReader(abc.ABC):
         self.is_thinking = False
 
     def add(self, text: str) -> list[Any]:
-        """What is certain with more of the text."""
+        """Reads more of the text and returns the pieces that are now certain."""
         self._text += text
         pieces = []
         while (piece := next(self._reading, None)) is not None:
@@ -163,13 +165,13 @@ class PieceReader(abc.ABC):
         return pieces
 
     def end(self) -> list[Any]:
-        """What is left when the answer is complete."""
+        """Returns the remaining pieces once the answer is complete."""
         self._is_last = True
         return self.add("")
 
     @abc.abstractmethod
     def _read(self) -> Iterator[Any]:
-        """The pieces; None where more of the text is needed, which is not asked for after the last."""
+        """Returns the pieces; None where more of the text is needed, which is not asked for after the last."""
 
     def _skip_space(self) -> Iterator[None]:
         while not self._text.strip() and not self._is_last:
@@ -202,10 +204,10 @@ class PieceReader(abc.ABC):
             certain = certain if end < 0 else self._text[:end]
             self._text = self._text[len(certain) + (len(mark) if end >= 0 else 0) :]
             text = space + certain if is_begun else certain.lstrip()
-            kept = text.rstrip()
-            space, is_begun = text[len(kept) :], is_begun or bool(kept)
-            if kept:
-                yield kept
+            stripped = text.rstrip()
+            space, is_begun = text[len(stripped) :], is_begun or bool(stripped)
+            if stripped:
+                yield stripped
             if end >= 0 or self._is_last:
                 return
             yield None

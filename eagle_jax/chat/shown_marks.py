@@ -13,7 +13,7 @@ class ShownMarks:
     Args:
         tokenizer: the model's.
         texts: what the parts of answers are marked with; special tokens within them are shown.
-        by_token: whether each token is told by itself, also where no mark is hidden.
+        by_token: whether each token is returned by itself, also where no mark is hidden.
     """
 
     def __init__(self, tokenizer: Any, texts: Iterable[str], by_token: bool):
@@ -25,7 +25,9 @@ class ShownMarks:
         self._length = 0  # of the text so far
 
     def pieces(self, token_ids: Sequence[int], new: str) -> Iterator[str]:
-        """The text of each of some tokens, whose own text is `new`, as far as it is certain; and what is left."""
+        """Yields the text of each of some tokens, whose own text is `new`, as far as it is certain; and what is
+        left.
+        """
         begin, end = self._length, self._length + len(new)
         for id_ in token_ids if self._by_token else ():
             if id_ in self._marks:
@@ -35,7 +37,7 @@ class ShownMarks:
         yield self._upto(end, begin, new)
 
     def _upto(self, place: int, begin: int, new: str) -> str:
-        """The text from where it was shown up to a place, with the marks between."""
+        """Returns the text from where it was shown up to a place, with the marks between."""
         parts = list[str]()
         place = max(place, self._length)
         while self._pending and self._pending[0][0] <= place:
@@ -48,9 +50,9 @@ class ShownMarks:
 
 
 def _hidden(tokenizer: Any, texts: Iterable[str]) -> dict[int, str]:
-    """The special tokens in these texts, by their ids."""
+    """Returns the special tokens in these texts, by their ids."""
     marks = dict.fromkeys(mark for text in texts for mark in MARK.findall(text))
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in marks}
-    known = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's
-    is_mark = {id_: mark for id_, mark in known.items() if tokenizer.convert_ids_to_tokens(id_) == mark}
+    mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's
+    is_mark = {id_: mark for id_, mark in mark_of_id.items() if tokenizer.convert_ids_to_tokens(id_) == mark}
     return {id_: mark for id_, mark in is_mark.items() if decode(tokenizer, [id_]) == ""}

@@ -12,8 +12,8 @@ SPACE, AFTER_CALL = re.compile(r"[ \n\t]*"), re.compile(r"[; \n\t]*")
 class CallReader:
     """Reads an answer as it comes: what is text, and what is a call.
 
-    Text that may turn out to begin a call is held back, a call until it is complete. What looks like a call and is none
-    (broken JSON, a function that nobody offered) is text. White space before a call, and after the last one, is
+    Text that may turn out to begin a call is held back, a call until it is complete. What looks like a call but is not
+    one (broken JSON, a function that was not offered) is text. White space before a call, and after the last one, is
     dropped.
 
     Args:
@@ -32,19 +32,19 @@ class CallReader:
         bare = head if head.startswith("<") else ""  # a tag, which some models write alone
         self._marks = [mark for mark in (before, self._section_end, format.begin.strip(), format.also, bare) if mark]
         self.calls: list[ToolCall] = []
-        self._text, self._space = "", ""  # what is not told yet, and white space before it
+        self._text, self._space = "", ""  # text that is not returned yet, and white space before it
         self._only_calls = True  # so far: where a call may stand bare
         self._separators = 0  # characters that stand before a bare call, as far as they were read
         self._begun: CallParser | None = None  # of the call that the text begins with
         self._least = 1  # characters of the text that it reads at least
 
     def add(self, text: str) -> list[str | ToolCall]:
-        """What is certain with more of the text."""
+        """Reads more of the text and returns the pieces that are now certain."""
         self._text += text
         return self._pieces(is_last=False)
 
     def end(self) -> list[str | ToolCall]:
-        """What is left when the answer is complete."""
+        """Returns the remaining pieces once the answer is complete."""
         if self.calls and any(
             mark.strip().startswith(self._text.strip()) for mark in (self._format.end, self._section_end)
         ):
@@ -91,7 +91,9 @@ class CallReader:
         return True
 
     def _bare(self) -> int | None:
-        """Where a call may stand bare, after white space or what parts it from the one before; None if nowhere."""
+        """Returns where a call may stand bare, after white space or what parts it from the one before; None if
+        nowhere.
+        """
         if not self._format.bare or not self._only_calls:
             return None
         separator = AFTER_CALL if self.calls else SPACE
@@ -102,15 +104,15 @@ class CallReader:
         self._text, self._separators = self._text[size:], 0
 
     def _keep_calls(self, calls: list[ToolCall]) -> list[str | ToolCall]:
-        kept = calls if self._parallel else calls[: 1 - len(self.calls)]
-        self.calls += kept
+        new_calls = calls if self._parallel else calls[: 1 - len(self.calls)]
+        self.calls += new_calls
         self._space = ""
-        return [*kept]
+        return [*new_calls]
 
     def _text_pieces(self, text: str) -> list[str | ToolCall]:
-        """Text, without white space at its end, which waits for what follows."""
+        """Returns text, without white space at its end, which waits for what follows."""
         text = self._space + text
-        kept = text.rstrip()
-        self._space = text[len(kept) :]
-        self._only_calls = self._only_calls and not kept
-        return [kept] if kept else []
+        stripped = text.rstrip()
+        self._space = text[len(stripped) :]
+        self._only_calls = self._only_calls and not stripped
+        return [stripped] if stripped else []

@@ -67,8 +67,10 @@ class ToolFormat:
         """All texts that it is written with, but for those of arguments."""
         return self.begin, self.also, self.end, *self.section, *self.head.split("{name}"), self.tail
 
-    def own_id(self, name: str, index: int) -> str | None:
-        """The id that the model writes with its call number `index` of a conversation; None if it writes none."""
+    def model_call_id(self, name: str, index: int) -> str | None:
+        """Returns the id that the model writes with its call number `index` of a conversation; None if it writes
+        none.
+        """
         before, mark, _ = self.head.partition("{index}")
         return f"{before}{mark}".format(name=name, index=index) if mark else None
 
@@ -156,7 +158,7 @@ FORMATS = {
 
 
 def template_of(tokenizer: Any) -> str:
-    """The chat template that conversations with tools go through; "" if there is none."""
+    """Returns the chat template that conversations with tools go through; "" if there is none."""
     templates = getattr(tokenizer, "chat_template", None) or ""
     if isinstance(templates, Mapping):
         return templates.get("tool_use") or templates.get("default") or ""
@@ -164,17 +166,17 @@ def template_of(tokenizer: Any) -> str:
 
 
 def knows_tools(template: str) -> bool:
-    """Whether a chat template reads tools."""
+    """Returns whether a chat template reads tools."""
     return re.search(r"\btools\b", template) is not None
 
 
 def format_of(template: str) -> ToolFormat | None:
-    """The format that a chat template teaches; None if it is none of `FORMATS`."""
+    """Returns the format that a chat template teaches; None if it is none of `FORMATS`."""
     return next((one for one in FORMATS.values() if all(mark in template for mark in one.marks)), None)
 
 
 def tool_format_for(tokenizer: Any, stated: ToolFormat | None = None) -> ToolFormat:
-    """The format of a model's calls: the one of its chat template, or another that is stated.
+    """Returns the format of a model's calls: the one of its chat template, or another that is stated.
 
     Raises:
         ValueError: the template knows no tools, or its format is none of `FORMATS`.
@@ -194,6 +196,6 @@ def tool_format_for(tokenizer: Any, stated: ToolFormat | None = None) -> ToolFor
 
 
 def call_id(format: ToolFormat, *what: Any) -> str:
-    """An id of letters and digits for a call; the same for the same `what`."""
+    """Returns an id of letters and digits for a call; the same for the same `what`."""
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     return digest[: format.id_length] if format.id_length < 24 else f"call_{digest[: format.id_length]}"

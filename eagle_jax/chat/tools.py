@@ -50,10 +50,10 @@ class Tools:
 
 
 def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools | None:
-    """The functions that a request names, in OpenAI's form; None where none may be called.
+    """Returns the functions that a request names, in OpenAI's form; None where none may be called.
 
     Raises:
-        ValueError: they are none, or the choice is none of them.
+        ValueError: a tool is not valid, or the choice is none of them.
     """
     checked = check_tools([] if tools is None else tools)
     chosen = check_tool_choice(choice, checked)
@@ -61,7 +61,8 @@ def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools |
 
 
 def check_tools(tools: Any) -> list[Tool]:
-    """Tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object of them.
+    """Returns tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object
+    of them.
 
     Raises:
         ValueError: they are no tools, or two have one name.
@@ -77,7 +78,7 @@ def check_tools(tools: Any) -> list[Tool]:
 
 
 def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
-    """The choice in OpenAI's form: a word, or the name of one of the tools. Raises ValueError."""
+    """Returns the choice in OpenAI's form: a word, or the name of one of the tools. Raises ValueError."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
     named = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
@@ -97,7 +98,8 @@ def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
 def call_schema(
     tools: Sequence[Tool], choice: ToolChoice, format: ToolFormat, *, parallel: bool = True
 ) -> dict[str, Any] | None:
-    """The schema of an answer that calls one of the tools, in a model's format; None where it need not call any.
+    """Returns the schema of an answer that calls one of the tools, in a model's format; None where it need not call
+    any.
 
     Formats that list calls may list several, if `parallel` and not one function is named; others have one call.
 
@@ -124,13 +126,13 @@ def call_schema(
 
 
 def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:
-    """The options of structured output that hold an answer to a call; none where it need not call anything."""
+    """Returns the options of structured output that hold an answer to a call; none where it need not call anything."""
     schema = call_schema(tools.tools, tools.choice, format, parallel=tools.parallel)
     return {} if schema is None else {"json_schema": schema}
 
 
 def name_of(tool: Tool) -> str:
-    """The name of a tool's function."""
+    """Returns the name of a tool's function."""
     return tool["function"]["name"]
 
 
@@ -157,7 +159,7 @@ def _tool(where: str, tool: Any) -> Tool:
 
 
 def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
-    """The schema of a call; that of its parameters is one of its own, within which its references lead."""
+    """Returns the schema of a call; that of its parameters is one of its own, within which its references lead."""
     of_call = {ROOT: f"{place}.function.parameters"}  # an error about all of it is most likely about them
     parameters = {"type": "object"} | tool["function"]["parameters"] | of_call
     named = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")

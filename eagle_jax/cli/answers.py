@@ -19,7 +19,7 @@ Thinking = Annotated[
 
 
 def as_chat(messages: list[dict[str, str]], thinking: bool | None) -> Any:
-    """A conversation as a prompt that says whether the model is to reason."""
+    """Returns a conversation as a prompt that says whether the model is to reason."""
     return messages if thinking is None else api.Chat(messages, template={"enable_thinking": thinking})
 
 

@@ -80,7 +80,7 @@ def options(
     """
     # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what the hub does not give is said in one sentence
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a failed download is reported in one sentence
     warnings.formatwarning = lambda message, *_, **__: f"eagle-jax: {message}\n"  # without a line of source
 
 

@@ -74,10 +74,10 @@ def batch(
 ) -> None:
     """Answer every row of JSON-lines files, durably and over as many hosts as there are.
 
-    A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) in the place of `prompt`,
+    A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) instead of `prompt`,
     and options of its own if it likes: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, and the names of
     `--set`. OpenAI's batch form is understood too, and answered in its own. Rows that cannot be answered get an
-    `error`, and the exit code is 1 then. Answers are kept as they are finished: the same command goes on where a job
+    `error`, and the exit code is 1 then. Answers are kept as they are finished: the same command continues where a job
     was stopped or killed, and the output, in the order of the input, comes out the same.
 
     **Examples**
@@ -149,7 +149,7 @@ def batch(
 def _meet(
     coordinator: str | None, processes: int | None, process: int | None, timeout: float, one_model: bool
 ) -> tuple[int, int]:
-    """Which host this is, of how many; waits for the others where a coordinator is named."""
+    """Returns which host this is, of how many; waits for the others where a coordinator is named."""
     if coordinator is None:
         if one_model:
             raise ValueError("--one-model is for several processes; give --coordinator too")
@@ -162,7 +162,7 @@ def _meet(
 
 
 def _mesh(mesh: str | None, coordinator: str | None, one_model: bool) -> str | None:
-    """A model that each process has for itself lies on its own devices; one that they share, on all."""
+    """Returns the mesh: a process's own devices for a model of its own, all devices for a shared model."""
     if one_model:
         if mesh is not None and mesh.startswith(api.LOCAL):
             raise ValueError(f"--mesh {mesh} is of one process's devices and --one-model of all; give one of the two")

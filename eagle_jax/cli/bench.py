@@ -71,18 +71,20 @@ def bench(
     if len(skipped) == len(selected):
         raise ValueError(nothing_fits(len(selected), prompter))
     sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-    talks: dict[str, list[Conversation]] = {method.name: [] for method in methods}
+    conversations: dict[str, list[Conversation]] = {method.name: [] for method in methods}
     with counting("Asking") as progress:
-        for talk in compare(prompter, selected, methods, repeats=repeats, progress=progress, **sampling):
-            talks[talk.method].append(talk)
-    groups = by_group(talks, PLAIN.name, tasks=False)
+        for conversation in compare(prompter, selected, methods, repeats=repeats, progress=progress, **sampling):
+            conversations[conversation.method].append(conversation)
+    groups = by_group(conversations, PLAIN.name, tasks=False)
     if json_output:
         what = dict(target=target, head=head, dtype=model.dtype, quantize=quantize, mesh=mesh)
         what["target_config"] = target_config
         settings = dict(
             questions=str(questions), repeats=repeats, max_new_tokens=max_new_tokens, tree=tree, **what, **sampling
         )
-        answers = {name: [dataclasses.asdict(talk) for talk in had] for name, had in talks.items()}
+        answers = {
+            name: [dataclasses.asdict(conversation) for conversation in had] for name, had in conversations.items()
+        }
         report = dict(settings=settings, categories=as_dict(groups), skipped=skipped, answers=answers)
         print_json(surroundings() | report)
         return
@@ -90,7 +92,7 @@ def bench(
     overall = groups[OVERALL][EAGLE.name]
     out.print(spent_table({name: figures.spent for name, figures in groups[OVERALL].items()}))
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
-    turns, plain = {str(question.id): len(question.turns) for question in selected}, talks[PLAIN.name]
+    turns, plain = {str(question.id): len(question.turns) for question in selected}, conversations[PLAIN.name]
     notes = left_out(len(selected), len(skipped), turns, plain, room=max_new_tokens, context=model.context)
-    for sentence in (*differences(talks, PLAIN.name), *repeated(repeats), *notes):
+    for sentence in (*differences(conversations, PLAIN.name), *repeated(repeats), *notes):
         err.print(sentence, markup=False)

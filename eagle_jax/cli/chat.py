@@ -23,7 +23,7 @@ QUESTION = {"role": "user", "content": "Hello."}
 
 @dataclasses.dataclass
 class Conversation:
-    """What was said, and the results so far; `system` survives `/clear`."""
+    """The messages and results so far; `system` survives `/clear`."""
 
     model: api.Model
     system: str | None
@@ -142,7 +142,7 @@ def _converse(engine: Any, conversation: Conversation, request: dict[str, Any]) 
 
 
 def _read() -> str | None:
-    """The next line without its outer spaces; None at the end of input."""
+    """Returns the next line without its outer spaces; None at the end of input."""
     talking = sys.stdin.isatty()
     try:
         return input("> " if talking else "").strip()

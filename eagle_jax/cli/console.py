@@ -20,7 +20,7 @@ from eagle_jax import api
 from eagle_jax.api import without_nan
 from eagle_jax.cli import parsing
 
-# Answers and tables go to stdout; everything said about them goes to stderr, so that a pipe carries only the text.
+# Answers and tables go to stdout; messages about them go to stderr, so that a pipe carries only the text.
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -53,7 +53,7 @@ def one_sentence(command: Command) -> Command:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, on one line."""
+    """Returns an error's message on one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror.lower()}"
     return " ".join(str(error).split()) or type(error).__name__
@@ -83,7 +83,7 @@ def load(
     head_config: str | None = None,
     **more: Any,
 ) -> api.Model:
-    """`api.load` behind a spinner that says what is being loaded; of `more`, what is not None is passed on.
+    """Calls `api.load` with a spinner that says what is being loaded; of `more`, what is not None is passed on.
 
     `target_config` and `head_config` are JSON objects, as `--target-config` takes one.
     """
@@ -103,7 +103,7 @@ def took(what: str, since: float) -> float:
 
 
 def waiting(chunks: Iterator[T], message: str) -> Iterator[T]:
-    """The same iterator, with a spinner until its first item is there (compiling can take a while)."""
+    """Yields the same iterator, with a spinner until its first item is there (compiling can take a while)."""
     with err.status(message):
         first = next(chunks, None)
     if first is not None:
@@ -121,8 +121,8 @@ ENDS = {"stop": "by itself", "length": "by the length limit", "error": "where th
 
 
 def stats_line(result: api.Result) -> str:
-    """One line about an answer: its length, its steps, how soon and how fast it came (compiling not included), and why
-    it ended.
+    """Returns one line about an answer: its length, its steps, how soon and how fast it came (compiling not included),
+    and why it ended.
     """
     stats = result.stats
     parts = [_count(len(result.token_ids), "token")]
@@ -150,14 +150,14 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def progress_bar(label: str) -> Progress:
-    """A bar on stderr that shows done/total and the time left, and nothing in a pipe."""
+    """Returns a bar on stderr that shows done/total and the time left, and nothing in a pipe."""
     columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 @contextlib.contextmanager
 def counting(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for the block, as a function that is told how many are done, of how many."""
+    """A progress bar for the block, as a function that takes how many are done, of how many."""
     with progress_bar(label) as bar:
         line = bar.add_task("", total=None)
         yield lambda done, total: bar.update(line, completed=done, total=total)

@@ -86,7 +86,7 @@ def _heading(temperature: float) -> str:
 
 
 def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
-    """Both answers; EAGLE's is written as it comes."""
+    """Returns both answers; EAGLE's is written as it comes."""
     request: dict[str, Any] = dict(max_new_tokens=MAX_NEW_TOKENS, temperature=temperature, seed=0)
     prompt = [{"role": "user", "content": chat}]
     eagle = None
@@ -100,7 +100,7 @@ def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
 
 
 def _line(pairs: list[Pair]) -> str:
-    """Speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
+    """Returns speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
     plain, eagle = (_speed([getattr(pair, way) for pair in pairs]) for way in ("plain", "eagle"))
     steps = sum(pair.eagle.stats.steps for pair in pairs)
     length = sum(sum(pair.eagle.stats.accepted_lengths) for pair in pairs) / max(steps, 1)

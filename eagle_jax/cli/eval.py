@@ -34,8 +34,8 @@ class RunByDefault(TyperGroup):
     """`eval FILE ...` is `eval run FILE ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own_names = {*self.commands, *ctx.help_option_names}
-        return super().parse_args(ctx, ["run", *args] if args and args[0] not in own_names else args)
+        known_words = {*self.commands, *ctx.help_option_names}
+        return super().parse_args(ctx, ["run", *args] if args and args[0] not in known_words else args)
 
 
 evaluate = typer.Typer(cls=RunByDefault, no_args_is_help=True, rich_markup_mode="markdown")
@@ -101,7 +101,7 @@ def run(
 ) -> None:
     """Ask every question under every method, in one run, and report.
 
-    Each answer is kept as soon as it is there, one file per method in FOLDER: the same command goes on with a run that
+    Each answer is kept as soon as it is there, one file per method in FOLDER: the same command continues a run that
     was stopped. The method that begins changes from question to question; a request that had to compile is repeated,
     ten times at most, so compiling is not timed. At the end a table is printed and FOLDER/report.html written.
 
@@ -143,7 +143,7 @@ def run(
         file=str(questions), questions=len(selected), turns=turns, skipped=skipped, context=model.context
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
-    with alone(folder), _kept(folder, settings, about) as run:
+    with alone(folder), _run_folder(folder, settings, about) as run:
         _ask(run, prompter, selected, chosen, repeats, sampling)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
@@ -199,8 +199,8 @@ def compare_answers(
         raise typer.Exit(1)
 
 
-def _kept(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
-    """The folder, new or gone on with, which knows the command and the machine too."""
+def _run_folder(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
+    """Returns the folder of a new or continued run, in which the command and the machine are recorded."""
     where = surroundings()
     settings["device"] = where.pop("device")
     command = shlex.join(["eagle-jax", *sys.argv[1:]])
@@ -221,11 +221,11 @@ def _ask(
 ) -> None:
     """All that is not answered yet; then the parts of a step, once."""
     with counting("Asking") as progress:
-        talks = compare(
+        conversations = compare(
             prompter, questions, methods, answered=run.answered, repeats=repeats, progress=progress, **sampling
         )
-        for talk in talks:
-            run.append(talk)
+        for conversation in conversations:
+            run.append(conversation)
     traces = run.path / TRACES
     if not traces.exists():
         try:
@@ -241,10 +241,10 @@ def _ask(
 
 
 def _fingerprints(target: str | None, heads: Sequence[str], draft: str | None, datastore: str | None) -> dict[str, Any]:
-    """What lies at the paths that were given: another head may lie there when a run is gone on with."""
-    made_of = api.fingerprints(target, None, draft=draft, datastore=datastore)
+    """Returns fingerprints of the files at the given paths: another head may lie there when a run is continued."""
+    digests = api.fingerprints(target, None, draft=draft, datastore=datastore)
     others = {f"head {head}": api.fingerprints(target, head)["head"] for head in heads}
-    return {f"fingerprint of {name}": digest for name, digest in (made_of | others).items() if digest is not None}
+    return {f"fingerprint of {name}": digest for name, digest in (digests | others).items() if digest is not None}
 
 
 def _digest(questions: Sequence[Question]) -> str:

@@ -14,21 +14,27 @@ GREEDY: dict[str, Any] = {"temperature": 0.0}
 def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None, dtype: Any) -> int:
     """Prints what differs and a line that sums up; the number of conversations that differ."""
     a, b = _read(first), _read(second)
-    there = {talk.id: talk for talk in b.conversations}
-    pairs = [(talk, there[talk.id]) for talk in a.conversations if talk.id in there]
+    second_by_id = {conversation.id: conversation for conversation in b.conversations}
+    pairs = [
+        (conversation, second_by_id[conversation.id])
+        for conversation in a.conversations
+        if conversation.id in second_by_id
+    ]
     if not pairs:
         raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
     settings = _settings(first)
     if ways := _ways(settings.get("sampling"), _settings(second).get("sampling")):
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
     limits = settings.get("max_new_tokens"), _settings(second).get("max_new_tokens")
-    parted = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
+    differing = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
     cut = {
-        one.id: sentence for one, other, (turn, token) in parted if (sentence := _cut(limits, one, other, turn, token))
+        one.id: sentence
+        for one, other, (turn, token) in differing
+        if (sentence := _cut(limits, one, other, turn, token))
     }
     for sentence in cut.values():
         out.print(sentence, markup=False)
-    if uncut := [(one, other, place) for one, other, place in parted if one.id not in cut]:
+    if uncut := [(one, other, place) for one, other, place in differing if one.id not in cut]:
         how = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
         model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
         for one, other, (turn, token) in uncut:
@@ -40,7 +46,7 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     unpaired = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
     if unpaired:
         err.print(f"Answered in one file only: {unpaired} more.", markup=False)
-    different = len(parted) + len(longer)
+    different = len(differing) + len(longer)
     out.print(f"{len(pairs) - different} of {len(pairs)} questions have identical texts.", markup=False)
     return different
 
@@ -53,12 +59,12 @@ def _read(path: pathlib.Path) -> Answers:
 
 
 def _settings(file: pathlib.Path) -> dict[str, Any]:
-    """Settings of the run that a file belongs to; none if it lies by itself."""
+    """Returns the settings of the run that a file belongs to; none if it lies by itself."""
     return read_run(file.parent)["settings"] if (file.parent / RUN).exists() else {}
 
 
 def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
-    """What differs between the ways in which two runs drew their tokens; nothing if one is not known."""
+    """Returns how two runs differ in sampling options; empty if those of one are unknown."""
     if a is None or b is None:
         return ""
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
@@ -66,9 +72,9 @@ def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
 
 
 def _cut(limits: tuple[int | None, int | None], one: Conversation, other: Conversation, turn: int, token: int) -> str:
-    """Of an answer that goes on where the other was cut at its limit; nothing where the texts part."""
-    for limit, talk, which in ((limits[0], one, "first"), (limits[1], other, "second")):
-        if token == len(talk.answers[turn].token_ids) == limit and limits[0] != limits[1]:
+    """Returns a sentence on an answer that goes on where the other was cut at its limit; empty where the texts part."""
+    for limit, conversation, which in ((limits[0], one, "first"), (limits[1], other, "second")):
+        if token == len(conversation.answers[turn].token_ids) == limit and limits[0] != limits[1]:
             place = f"Question {one.id}, turn {turn + 1}"
             return f"{place}: identical up to token {token}, where the {which} was cut (max_new_tokens={limit})."
     return ""

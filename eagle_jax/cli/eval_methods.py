@@ -19,7 +19,7 @@ class ParsedMethod(NamedTuple):
 
 
 def parse_methods(text: str) -> list[ParsedMethod]:
-    """`plain,eagle:60,7,10,eagle@HEAD` as methods; a comma before a letter begins a new one."""
+    """Parses `plain,eagle:60,7,10,eagle@HEAD`; a comma before a letter begins a new one."""
     parsed = []
     for name in (part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text)):
         named, colon, tree = name.partition(":")
@@ -43,7 +43,7 @@ def parse_methods(text: str) -> list[ParsedMethod]:
 def with_models(
     parsed: Sequence[ParsedMethod], heads: Mapping[str, api.Model], model: api.Model
 ) -> list[tuple[Method, dict[str, int]]]:
-    """Each method with the model that has what it needs, and the shape of its trees.
+    """Returns each method with the model that has what it needs, and the shape of its trees.
 
     Args:
         heads: models by `--head`. A method without one takes the first that suits it of those that no method names.
@@ -87,7 +87,7 @@ def refuse_idle(
 
 
 def _draws_on(method: Method) -> str:
-    """Which argument of `load` it drafts with: "head", "draft", "datastore", or "" for none."""
+    """Returns which argument of `load` it drafts with: "head", "draft", "datastore", or "" for none."""
     if method.drafter == "auto":
         return "draft" if method.model is not None and method.model.head is None else "head"
     return METHODS[method.drafter].needs[1]

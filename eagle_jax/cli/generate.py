@@ -89,13 +89,15 @@ def generate(
     if generation_config:
         request = parsing.recommended(model, request)
     if as_json or num_samples != 1:
-        _whole(model, question, request, num_samples, as_json)
+        _print_answers(model, question, request, num_samples, as_json)
     else:
         _streamed(model, question, request)
 
 
 def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
-    """The prompt from the one place that was named: argument, file or stdin. Raises ValueError for two or for none."""
+    """Returns the prompt from the one place that was named: argument, file or stdin. Raises ValueError for two or for
+    none.
+    """
     if prompt is not None and file is not None:
         raise ValueError("a prompt and --file were both given; give one of them")
     if file is not None:
@@ -124,7 +126,7 @@ def _streamed(model: api.Model, question: Any, request: dict[str, Any]) -> None:
         err.print(stats_line(result), style="dim", markup=False)
 
 
-def _whole(model: api.Model, question: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
+def _print_answers(model: api.Model, question: Any, request: dict[str, Any], num_samples: int, as_json: bool) -> None:
     with err.status("Writing"):
         answers = api.generate(model, question, num_samples=num_samples, **request)
     results = answers if isinstance(answers, list) else [answers]

@@ -41,8 +41,8 @@ def inspect(
     - `eagle-jax inspect --ops`
     """
     if ops:
-        found = api.operation_findings()
-        print_json([dataclasses.asdict(one) for one in found]) if as_json else out.print(operations(found))
+        findings = api.operation_findings()
+        print_json([dataclasses.asdict(one) for one in findings]) if as_json else out.print(operations(findings))
         return
     if path is None:
         raise ValueError("nothing to inspect; name a folder, a .gguf file or a pair, or give --ops")
@@ -71,8 +71,8 @@ def inspect(
     out.print(shown)
 
 
-def _share(part: int, whole: int) -> str:
-    return f" ({part / max(whole, 1):.0%})" if part < whole else ""
+def _share(part: int, total: int) -> str:
+    return f" ({part / max(total, 1):.0%})" if part < total else ""
 
 
 def _megabytes(size: int) -> str:
@@ -80,7 +80,7 @@ def _megabytes(size: int) -> str:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings one by one; those of an inner config are named after it. What is not set is left out."""
+    """Yields settings one by one; those of an inner config are named after it. What is not set is left out."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -15,7 +15,7 @@ EVERY = 30.0  # seconds between two lines
 
 @contextlib.contextmanager
 def meter(label: str) -> Iterator[Callable[[api.Tally], None]]:
-    """Shows rows done, tokens per second and the time left, as a function that is told how far a job is."""
+    """Shows rows done, tokens per second and the time left, as a function that takes a job's tally."""
     began = time.monotonic()
     if not err.is_terminal:
         yield _lines(began)
@@ -32,24 +32,24 @@ def meter(label: str) -> Iterator[Callable[[api.Tally], None]]:
 
 
 def _lines(began: float) -> Callable[[api.Tally], None]:
-    said = began
+    last_shown = began
 
     def show(tally: api.Tally) -> None:
-        nonlocal said
+        nonlocal last_shown
         now = time.monotonic()
-        if now - said >= EVERY or tally.done == tally.rows:
-            said = now
+        if now - last_shown >= EVERY or tally.done == tally.rows:
+            last_shown = now
             err.print(line(tally, now - began), markup=False)
 
     return show
 
 
 def line(tally: api.Tally, seconds: float) -> str:
-    """`1,204 of 5,000 rows, 3 failed, 812 tokens/s, 1:12:10 left`."""
+    """Formats a tally: `1,204 of 5,000 rows, 3 failed, 812 tokens/s, 1:12:10 left`."""
     finished = tally.answered + tally.failed
     left = (tally.rows - tally.done) * seconds / finished if finished else 0.0
-    said = [f"{tally.done:,} of {tally.rows:,} rows"]
-    said += [f"{tally.failed:,} failed"] if tally.failed else []
-    said += [f"{tally.tokens / seconds:,.0f} tokens/s"] if seconds else []
-    said += [f"{datetime.timedelta(seconds=round(left))} left"] if left else []
-    return ", ".join(said)
+    parts = [f"{tally.done:,} of {tally.rows:,} rows"]
+    parts += [f"{tally.failed:,} failed"] if tally.failed else []
+    parts += [f"{tally.tokens / seconds:,.0f} tokens/s"] if seconds else []
+    parts += [f"{datetime.timedelta(seconds=round(left))} left"] if left else []
+    return ", ".join(parts)

@@ -8,12 +8,12 @@ from eagle_jax import api
 from eagle_jax.cli.report import new_table
 
 
-def operations(found: Sequence[api.Finding]) -> Table:
-    """What was found about each candidate; times are those of the numbers of rows that were tried, the fewest first."""
-    devices = ", ".join(dict.fromkeys(one.device for one in found))
-    taken = api.fastest(found)
+def operations(findings: Sequence[api.Finding]) -> Table:
+    """Returns a table of the findings on each candidate; times are listed by number of rows, the fewest first."""
+    devices = ", ".join(dict.fromkeys(one.device for one in findings))
+    taken = api.fastest(findings)
     shown = new_table("operation", "shape", "candidate", "us a call", "error", "", title=devices or "Nothing measured")
-    for one in found:
+    for one in findings:
         times = "" if one.seconds is None else " ".join(f"{1e6 * seconds:.3g}" for seconds in one.seconds)
         error = "" if one.error is None else f"{one.error:.1e}"
         verdict = "taken" if taken.get((one.operation, one.shape)) == one.candidate else one.reason

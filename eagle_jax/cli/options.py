@@ -167,7 +167,7 @@ PrefixCacheBytes = Annotated[
 ]
 
 
-def _known_drafter(name: str) -> str:
+def _drafter_name(name: str) -> str:
     if name not in api.DRAFTERS:
         raise typer.BadParameter(f"{name!r} is none of {', '.join(api.DRAFTERS)}")
     return name
@@ -178,7 +178,7 @@ Drafter = Annotated[
     typer.Option(
         "--drafter",
         metavar="NAME",
-        callback=_known_drafter,
+        callback=_drafter_name,
         help=f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
         rich_help_panel=DRAFTING,
     ),

@@ -9,8 +9,8 @@ from eagle_jax import api
 
 
 def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...] | list[int]:
-    """The api's `tree` for what was typed: a name, the numbers of a tree, of which the last may be a probability, or
-    parents, which start with -1.
+    """Returns the api's `tree` for what was typed: a name, the numbers of a tree, of which the last may be a
+    probability, or parents, which start with -1.
 
     `what` names the option in messages.
     """
@@ -18,12 +18,12 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
         return text
     *first, last = text.split(",")
     with contextlib.suppress(ValueError):
-        sizes, is_whole = [int(part) for part in first], last.strip().lstrip("-").isdigit()
-        if is_whole and [*sizes, int(last)][0] == -1:
+        sizes, is_integer = [int(part) for part in first], last.strip().lstrip("-").isdigit()
+        if is_integer and [*sizes, int(last)][0] == -1:
             return [*sizes, int(last)]
-        if is_whole and (len(sizes) == 2 or (len(sizes) == 3 and int(last))):
+        if is_integer and (len(sizes) == 2 or (len(sizes) == 3 and int(last))):
             return *sizes, int(last)
-        if len(sizes) in (1, 3) and not (is_whole and int(last)):
+        if len(sizes) in (1, 3) and not (is_integer and int(last)):
             return *sizes, float(last)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
@@ -33,7 +33,7 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
 
 
 def parse_set(settings: list[str] | None) -> dict[str, Any]:
-    """The api's `Processing` for what was typed as `--set`."""
+    """Returns the api's `Processing` for what was typed as `--set`."""
     values = {}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
@@ -49,15 +49,15 @@ def parse_set(settings: list[str] | None) -> dict[str, Any]:
     return values
 
 
-def recommended(model: api.Model, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a request, as the model recommends them where they have their defaults."""
+def recommended(model: api.Model, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a request, as the model recommends them where they have their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(api.Defaults)}
-    unsaid = {name for name in model.generation if given.get(name, defaults[name]) == defaults[name]}
-    return given | {name: model.generation[name] for name in unsaid}
+    defaulted = {name for name in model.generation if options.get(name, defaults[name]) == defaults[name]}
+    return options | {name: model.generation[name] for name in defaulted}
 
 
 def parse_entries(text: str, what: str) -> dict[str, Any]:
-    """The entries of a `config.json` that were typed for the option `what`, as a JSON object."""
+    """Returns the entries of a `config.json` that were typed for the option `what`, as a JSON object."""
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -68,5 +68,5 @@ def parse_entries(text: str, what: str) -> dict[str, Any]:
 
 
 def wants_chat(model: Any, chat: bool | None) -> bool:
-    """What `--chat/--raw` means for this model: without the option, chat where the tokenizer has a template."""
+    """Resolves `--chat/--raw` for this model: the default is chat if the tokenizer has a template."""
     return bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat

@@ -87,7 +87,7 @@ def plan(
 
 
 def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table of Markdown: words to the left, numbers to the right."""
+    """Returns a table of Markdown: words to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     words = [not all(row[i].replace(".", "").isdigit() for row in rows) for i in range(len(headings))]
     ruler = [f":{'-' * (w - 1)}" if word else f"{'-' * (w - 1)}:" for w, word in zip(widths, words, strict=True)]

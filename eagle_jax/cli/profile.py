@@ -80,9 +80,9 @@ def profile(
 
 
 def table(profiled: api.Profile) -> Table:
-    """The phases of a step, and their shares."""
+    """Returns the phases of a step, and their shares."""
     shown = new_table("phase", "ms", "share")
-    whole = sum(profiled.phases.values())
+    total = sum(profiled.phases.values())
     for name, seconds in profiled.phases.items():
-        shown.add_row(name, f"{1e3 * seconds:.3f}", f"{100 * seconds / whole:.0f} %")
+        shown.add_row(name, f"{1e3 * seconds:.3f}", f"{100 * seconds / total:.0f} %")
     return shown

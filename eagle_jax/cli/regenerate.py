@@ -34,7 +34,7 @@ def regenerate(
 ) -> None:
     """Let the target answer conversations itself, as text for a head to learn from.
 
-    The same command goes on with a file that was interrupted: nothing is answered twice, and the file comes out the
+    The same command continues an interrupted file: nothing is answered twice, and the file comes out the
     same. With other data, another target or other options it does not, and says what is different. With a head the same
     text comes faster.
 

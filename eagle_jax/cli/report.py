@@ -18,7 +18,7 @@ Talks = Mapping[str, Sequence[Conversation]]
 
 
 def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
-    """Plain decoding beside EAGLE: one line per category, the overall line set apart."""
+    """Makes a table of plain decoding and EAGLE: one line per category, the overall line set apart."""
     shown = new_table("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "first", "tok/step", "same")
     for group, methods in groups.items():
         plain, eagle = methods["plain"], methods["eagle"]
@@ -38,7 +38,7 @@ def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
 
 
 def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
-    """What steps were spent on, by the size of their trees: 1 node is plain decoding."""
+    """Returns a table of how steps were spent, by the size of their trees: 1 node is plain decoding."""
     shown = new_table("method", *tables.SPENT)
     for name, parts in spent.items():
         for one in parts:
@@ -47,7 +47,7 @@ def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
 
 
 def new_table(first: str, *others: str, title: str | None = None) -> Table:
-    """Columns of numbers to the right of one of names."""
+    """Makes a table with a column of names and columns of numbers to its right."""
     shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
     shown.add_column(first)
     for heading in others:
@@ -56,7 +56,7 @@ def new_table(first: str, *others: str, title: str | None = None) -> Table:
 
 
 def rich_table(table: tables.Table) -> Table:
-    """A table of a run for the terminal."""
+    """Returns a table of a run for the terminal."""
     shown = new_table(*table.header, title=table.title)
     for row in table.rows:
         shown.add_row(*row)
@@ -66,23 +66,27 @@ def rich_table(table: tables.Table) -> Table:
 
 
 def nothing_fits(questions: int, prompter: Prompter) -> str:
-    """Why nothing can be asked."""
+    """Returns why nothing can be asked."""
     return (
         f"none of the {questions} questions fits: prompt and {prompter.max_new_tokens} new tokens must stay within the "
         f"context of {prompter.model.context} tokens; lower --max-new-tokens or take another file"
     )
 
 
-def differences(talks: Talks, plain: str) -> list[str]:
-    """A sentence for each method that wrote other answers than plain decoding; none when all are identical."""
-    base = {talk.id: talk for talk in talks[plain]}
+def differences(conversations: Talks, plain: str) -> list[str]:
+    """Returns a sentence for each method that wrote other answers than plain decoding; none when all are identical."""
+    base = {conversation.id: conversation for conversation in conversations[plain]}
     sentences = []
-    for name in (name for name in talks if name != plain):
-        pairs = ((talk.id, divergence(base[talk.id], talk)) for talk in talks[name] if talk.id in base)
-        parted = [(id_, place) for id_, place in pairs if place]
-        if not parted:
+    for name in (name for name in conversations if name != plain):
+        pairs = (
+            (conversation.id, divergence(base[conversation.id], conversation))
+            for conversation in conversations[name]
+            if conversation.id in base
+        )
+        differing = [(id_, place) for id_, place in pairs if place]
+        if not differing:
             continue
-        (id_, (turn, token)), more = parted[0], len(parted) - 1
+        (id_, (turn, token)), more = differing[0], len(differing) - 1
         also = f", and {more} more question{'s' * (more > 1)}" if more else ""
         sentences.append(
             f"Texts of {plain} and {name} part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In "
@@ -93,7 +97,7 @@ def differences(talks: Talks, plain: str) -> list[str]:
 
 
 def surroundings() -> dict[str, Any]:
-    """Where something was measured, and with which versions."""
+    """Returns where something was measured, and with which versions."""
     device = jax.devices()[0]
     return {
         "eagle_jax": eagle_jax.__version__,
@@ -103,7 +107,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def as_dict(groups: Mapping[str, Mapping[str, Figures]]) -> list[dict[str, Any]]:
-    """The figures for `--json`: a list of groups, each with its methods."""
+    """Returns the figures for `--json`: a list of groups, each with its methods."""
     return [
         {"category": group, "methods": {name: dataclasses.asdict(row) for name, row in methods.items()}}
         for group, methods in groups.items()

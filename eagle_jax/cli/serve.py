@@ -177,13 +177,13 @@ def _keep_fastest(engine: Any) -> None:
             err.print(f"What was fastest is not kept: {sentence(error)}", style="yellow", markup=False)
 
 
-def _check_format(option: str, value: str | None, known: Sequence[str]) -> None:
-    if value is not None and value not in known:
-        raise typer.BadParameter(f"{option} {value!r} is none of {', '.join(known)}")
+def _check_format(option: str, value: str | None, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise typer.BadParameter(f"{option} {value!r} is none of {', '.join(choices)}")
 
 
 def serving_room() -> Any:
-    """The room of the server, which needs libraries that the package alone does not bring."""
+    """Returns the room of the server, which needs libraries that the package alone does not bring."""
     try:
         from eagle_jax import serving
     except ModuleNotFoundError as error:

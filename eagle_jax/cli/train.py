@@ -34,7 +34,7 @@ def train(
 ) -> None:
     """Train a draft head for a target, from conversations.
 
-    The same command goes on with a run that was stopped or killed, exactly where it would have been. The folder `out`
+    The same command continues a run that was stopped or killed, exactly where it would have been. The folder `out`
     of the settings keeps them, the checkpoints, `metrics.jsonl`, and at the end the best head, as published heads are
     kept. Ctrl-C stops after the update at work, with a checkpoint and exit code 130.
 
@@ -48,7 +48,7 @@ def train(
         raise ValueError("--processes and --process are for several processes that meet; give --coordinator too")
     spread = [] if mesh is None else [f"mesh={mesh}"]
     chosen = api.read_config(config, [*(settings or ()), *spread])
-    asked = (
+    questions = (
         None
         if chosen.evaluation.questions is None
         else _questions(chosen.evaluation.questions, chosen.evaluation.limit)
@@ -63,14 +63,14 @@ def train(
     if finished.done < chosen.steps:
         err.print(f"Stopped after {finished.done} of {chosen.steps} updates; the same command goes on from there.")
     out.print(f"The best head, of update {finished.best}, is in {finished.head}", markup=False)
-    if asked is not None and finished.done == chosen.steps:
-        _decode(chosen, finished, asked)
+    if questions is not None and finished.done == chosen.steps:
+        _decode(chosen, finished, questions)
     if finished.interrupted is not None:
         raise typer.Exit(128 + finished.interrupted)  # as of a command that the signal ends, so that `&&` ends there
 
 
 class Display:
-    """Shows what the run tells: a bar in a terminal, lines for what is to be kept."""
+    """Shows the events of a run: a bar in a terminal, lines for what is to stay."""
 
     def __init__(self, steps: int):
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -97,8 +97,8 @@ class Display:
             self._bar.update(self._task, description="Computing features", completed=event.done, total=event.files)
         elif isinstance(event, events.Updated):
             speed = "" if event.tokens_per_second is None else f"  {event.tokens_per_second:,.0f} tokens/s"
-            said = f"loss {event.loss:.3f}  agreement {_shares(event.agreement)}{speed}"
-            self._bar.update(self._task, description=said, completed=event.step)
+            description = f"loss {event.loss:.3f}  agreement {_shares(event.agreement)}{speed}"
+            self._bar.update(self._task, description=description, completed=event.step)
         elif isinstance(event, events.Measured):
             err.print(
                 f"update {event.step}: held out, loss {event.loss:.3f}, agreement {_shares(event.agreement)}, "
@@ -107,9 +107,9 @@ class Display:
 
 
 def _room(event: events.Storing) -> str:
-    whole, there, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
-    already = f", {there} of it there already" if event.missing < event.bytes else ""
-    return f"Features: {whole} in {event.folder}{already}; the disk has {free} free"
+    total, stored, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
+    already = f", {stored} of it there already" if event.missing < event.bytes else ""
+    return f"Features: {total} in {event.folder}{already}; the disk has {free} free"
 
 
 def _account(event: events.Prepared, steps: int) -> Table:
@@ -134,25 +134,25 @@ def _account(event: events.Prepared, steps: int) -> Table:
 
 
 def _questions(path: str, limit: int | None) -> list[Question]:
-    """Questions in Spec-Bench's format, or what the user says first in conversations."""
+    """Returns questions in Spec-Bench's format, or what the user says first in conversations."""
     with pathlib.Path(path).open(encoding="utf-8", errors="replace") as file:
         if '"turns"' in file.readline():
             return read_questions(path, limit)
     turns = first_turns(path, limit)
     if not turns:
         raise ValueError(f"evaluation.questions={path} holds no question; expected one JSON object a line")
-    return [Question(id=number, category="conversations", turns=(said,)) for number, said in enumerate(turns, start=1)]
+    return [Question(id=number, category="conversations", turns=(turn,)) for number, turn in enumerate(turns, start=1)]
 
 
-def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> None:
+def _decode(config: Any, finished: events.Finished, questions: Sequence[Any]) -> None:
     """Decodes the questions with the finished head and keeps the result with the run."""
     measure = config.evaluation
     model = load(config.target, str(finished.head), config.dtype, mesh=config.mesh)
     with progress_bar("Decoding") as bar:
-        task = bar.add_task("", total=len(asked))
+        task = bar.add_task("", total=len(questions))
         acceptance = measure_acceptance(
             model,
-            asked,
+            questions,
             max_new_tokens=measure.max_new_tokens,
             temperature=measure.temperature,
             chat=parsing.wants_chat(model, None),
@@ -161,7 +161,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
     if jax.process_index() == 0:
         path = pathlib.Path(config.out) / "acceptance.json"
         path.write_text(json.dumps(dataclasses.asdict(acceptance), indent=2) + "\n", encoding="utf-8")
-    out.print(_sentence(acceptance, len(asked)), markup=False)
+    out.print(_sentence(acceptance, len(questions)), markup=False)
     if jax.process_count() == 1:
         try:
             _calibrate(model, config, finished)
@@ -172,7 +172,7 @@ def _decode(config: Any, finished: events.Finished, asked: Sequence[Any]) -> Non
 def _calibrate(model: api.Model, config: Any, finished: events.Finished) -> None:
     """Measures how often the head's guesses are right, on questions that it learnt from, and keeps it in its folder."""
     prompter = Prompter(model, parsing.wants_chat(model, None), config.evaluation.max_new_tokens, cut=True)
-    prompts = [prompter([{"role": "user", "content": said}]) for said in first_turns(config.data.train[0], LEARNT)]
+    prompts = [prompter([{"role": "user", "content": turn}]) for turn in first_turns(config.data.train[0], LEARNT)]
     fitting = [prompt.ids for prompt in prompts if prompt is not None]
     if not fitting:
         return

@@ -85,7 +85,7 @@ def tune(
         draft=draft_model,
     )
     prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), TIMED)
-    api.keep_budgets([])  # a folder that cannot be written into is told of before anything is measured
+    api.keep_budgets([])  # a folder that cannot be written into is reported before anything is measured
     if calibrate:
         learnt = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), LEARNT)
         with counting("Calibrating") as progress:
@@ -112,11 +112,11 @@ def tune_operations(target: str | None, dtype: str | None, *, as_json: bool, **h
     """Tries all candidates for a model's operations anew; later loads go by what is found."""
     model = load(target, None, dtype, **how)
     with counting("Measuring") as progress:
-        found = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
+        findings = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
     if as_json:
-        print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in found]})
+        print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in findings]})
         return
-    out.print(operations(found))
+    out.print(operations(findings))
     err.print("Kept; models loaded from now on go by it.", style="dim", markup=False)
 
 
@@ -128,13 +128,13 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def questions(path: pathlib.Path, chat: bool, limit: int) -> list[Any]:
-    """The first turns of a file's first questions."""
+    """Returns the first turns of a file's first questions."""
     turns = [question.turns[0] for question in read_questions(path, limit)]
     return [[{"role": "user", "content": turn}] for turn in turns] if chat else turns
 
 
 def table(tuned: api.Tuned) -> Table:
-    """What plain decoding and the most promising trees are expected to do, and what they and others did."""
+    """Returns a table of expected and measured speeds of plain decoding and of the most promising trees."""
     rows = tuned.budget.rows
     title = f"{rows} answer{'s' * (rows > 1)} at a time, caches of {tuned.budget.slots} tokens"
     shown = new_table("tree", "tok/step", "ms a step", "expected tok/s", "measured tok/s", "", title=title)
@@ -150,13 +150,13 @@ def table(tuned: api.Tuned) -> Table:
 
 
 def outcome(tuned: api.Tuned, tree: Any) -> tuple[str, str]:
-    """What a tree did, if it was timed, and whether it was chosen."""
+    """Returns a tree's measured speed, if it was timed, and whether it was chosen."""
     measured, chosen = tuned.measured.get(tree), name(tree) == name(tuned.budget.tree)
     return "" if measured is None else f"{measured:.0f}", "chosen" if chosen else ""
 
 
 def acceptance(tuned: api.Tuned) -> Table:
-    """How often each guess was right at each depth, below a path that was right."""
+    """Returns how often each guess was right at each depth, below a path that was right."""
     ranks = len(tuned.by_rank[0])
     guesses = [f"guess {rank + 1}" for rank in range(ranks)]
     shown = new_table("depth", *guesses, title="How often the drafter's guesses are right")
@@ -166,7 +166,7 @@ def acceptance(tuned: api.Tuned) -> Table:
 
 
 def choices(tuned: list[api.Tuned]) -> Table:
-    """The choice for each batch size."""
+    """Returns the choice for each batch size."""
     shown = new_table("answers at a time", "tree", "tok/s", "against plain")
     for one in tuned:
         budget = one.budget
@@ -176,7 +176,7 @@ def choices(tuned: list[api.Tuned]) -> Table:
 
 
 def name(tree: Any) -> str:
-    """A tree as `--tree` takes it."""
+    """Returns a tree as `--tree` takes it."""
     if tree is None:
         return "plain"
     numbers = tree if isinstance(tree, tuple) else numbers_of(tree)
@@ -184,7 +184,7 @@ def name(tree: Any) -> str:
 
 
 def as_dict(tuned: api.Tuned) -> dict[str, Any]:
-    """What was found, for `--json`; trees by name."""
+    """Returns the results for `--json`, with trees by name."""
     return {
         "budget": dataclasses.asdict(tuned.budget),
         "costs": dataclasses.asdict(tuned.costs),

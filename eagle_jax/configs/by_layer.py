@@ -14,7 +14,7 @@ class ByLayer:
             `num_global_key_value_heads`); the config's own are those of layers with one.
         keys_as_values: values of layers without a window are the keys before their norm and rotation
             (`attention_k_eq_v`).
-        num_kv_shared_layers: the last so many layers have no keys and values of their own. Each attends to those of
+        num_kv_shared_layers: number of last layers that have no keys and values of their own. Each attends to those of
             the last layer before them that has a window if it has one.
         wide_mlp: the MLPs of those layers are twice as wide (`use_double_wide_mlp`).
         input_size: size of an embedding that each layer has of its own for each token
@@ -49,8 +49,8 @@ class ByLayer:
         Args:
             windows: whether each layer has a window.
         """
-        own = len(windows) - self.num_kv_shared_layers
-        if own < 1 or not set(windows[own:]) <= set(windows[:own]):
+        first_shared = len(windows) - self.num_kv_shared_layers
+        if first_shared < 1 or not set(windows[first_shared:]) <= set(windows[:first_shared]):
             raise ValueError(
                 f"num_kv_shared_layers={self.num_kv_shared_layers} of {len(windows)} layers; expected each of them to "
                 "have a layer of its kind, with a window or without one, before the first of them"

@@ -60,7 +60,7 @@ class ConfidenceConfig:
     """How probable it is that the token of a slot is accepted (DSpark's confidence head).
 
     Args:
-        with_markov: it reads the Markov head's embedding of the token before, beside the slot's output.
+        with_markov: it reads the Markov head's embedding of the token before, with the slot's output.
     """
 
     with_markov: bool

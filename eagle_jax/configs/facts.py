@@ -60,11 +60,13 @@ class Rope:
             raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}; expected more than 0, at most 1")
 
     def rotated(self, head_dim: int) -> int:
-        """How many dimensions of a head are rotated, if only by nothing."""
+        """Returns how many dimensions of a head are rotated, if only by nothing."""
         return head_dim if self.kind == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def for_heads(self) -> "Rope":
-        """The rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its base."""
+        """Returns the rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its
+        base.
+        """
         is_llamas = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
         return self if is_llamas and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
 
@@ -97,8 +99,8 @@ class Experts:
         scales_input: a token's share of an expert multiplies what goes in, not what comes out (Llama 4).
         shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
         router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
-        beside_mlp: experts read the residual stream, and so does an MLP beside them. Each have norms of their own, and
-            the router one without a scale (Gemma 4).
+        parallel_mlp: an MLP reads the residual stream in parallel with the experts. Each has its own norms, and the
+            router one without a scale (Gemma 4).
         router_scale: what the router reads is multiplied by a number for each dimension.
         expert_scale: a token's share of an expert is multiplied by a number of the expert.
         swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
@@ -120,7 +122,7 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
-    beside_mlp: bool = False
+    parallel_mlp: bool = False
     router_scale: bool = False
     expert_scale: bool = False
     swiglu_limit: float | None = None
@@ -235,7 +237,7 @@ class FamilyFacts:
 
     @staticmethod
     def of_llama() -> dict[str, Any]:
-        """Llama's facts."""
+        """Returns Llama's facts."""
         return {fact.name: fact.default for fact in dataclasses.fields(FamilyFacts)}
 
     @property

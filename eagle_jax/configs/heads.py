@@ -176,7 +176,7 @@ class DFlashConfig:
         draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
             target's.
         own_embedding: an embedding table of its own instead of the target's.
-        own_mask_embedding: a vector of its own at the mask tokens' slots, in the place of that token's embedding.
+        own_mask_embedding: a vector of its own at the mask tokens' slots, instead of that token's embedding.
         input_embedding_scale: factor of the block's embeddings.
         output_multiplier: factor of the logits.
         final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after that factor; None leaves them.
@@ -257,5 +257,7 @@ def _check_edges(c: DFlashConfig) -> None:
 
 
 def dflash_taps(layers: int) -> tuple[int, ...]:
-    """The taps of published DFlash heads for a target of so many layers: five from 2 to the last but two, evenly."""
+    """Returns the taps of published DFlash heads for a target with this number of layers: five from 2 to the last but
+    two, evenly.
+    """
     return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))

@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaNet:
-    """Gated DeltaNet in the place of attention (Qwen3-Next, Qwen3.5).
+    """Gated DeltaNet instead of attention (Qwen3-Next, Qwen3.5).
 
     Args:
         layers: the layers that have it, in ascending order; the others have attention.

@@ -69,8 +69,8 @@ class LlamaConfig(FamilyFacts):
             raise ValueError(f"rms_norm_eps={self.rms_norm_eps}; expected a positive number")
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window={self.sliding_window}; expected at least 1, or none to see everything")
-        own = (self,) if self.by_layer is None else (self, self.by_layer)
-        for heads in (one.num_key_value_heads for one in own):
+        head_configs = (self,) if self.by_layer is None else (self, self.by_layer)
+        for heads in (one.num_key_value_heads for one in head_configs):
             if self.num_attention_heads % heads:
                 raise ValueError(
                     f"num_attention_heads={self.num_attention_heads} is not a multiple of num_key_value_heads={heads}"
@@ -78,7 +78,7 @@ class LlamaConfig(FamilyFacts):
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
         for rope in (self.rope, self.local_rope):
-            for head_dim in (one.head_dim for one in own):
+            for head_dim in (one.head_dim for one in head_configs):
                 if rope is not None:
                     rope.check(head_dim)
         self.check_facts()
@@ -96,17 +96,17 @@ class LlamaConfig(FamilyFacts):
                 raise ValueError("mlp_bias=True in a model of experts; expected false: experts have no biases")
 
     def window(self, layer: int) -> int | None:
-        """How many positions a token of this layer sees, itself included; None sees all."""
+        """Returns how many positions a token of this layer sees, itself included; None sees all."""
         return None if layer in self.full_attention_layers else self.sliding_window
 
     def rope_of(self, layer: int) -> Rope | None:
-        """The rotary embedding of this layer; None rotates nothing."""
+        """Returns the rotary embedding of this layer; None rotates nothing."""
         if not self.rotates(layer):
             return None
         return self.rope if self.local_rope is None or self.window(layer) is None else self.local_rope
 
     def rotates(self, layer: int) -> bool:
-        """Whether this layer rotates queries and keys."""
+        """Returns whether this layer rotates queries and keys."""
         return layer not in self.no_rope_layers
 
     @property
@@ -115,33 +115,33 @@ class LlamaConfig(FamilyFacts):
         return self.head_dim**-0.5 if self.attention_multiplier is None else self.attention_multiplier
 
     def is_recurrent(self, layer: int) -> bool:
-        """Whether this layer has a state that does not grow with the text, and no attention."""
+        """Returns whether this layer has a state that does not grow with the text, and no attention."""
         return self.delta_net is not None and layer in self.delta_net.layers
 
     def is_sparse(self, layer: int) -> bool:
-        """Whether this layer has experts."""
+        """Returns whether this layer has experts."""
         return self.experts is not None and layer not in self.experts.mlp_only_layers
 
     def layer(self, layer: int) -> "LlamaConfig":
-        """The config as one layer has it: with its own heads, and its own width of the MLP."""
+        """Returns the config as one layer has it: with its own heads, and its own width of the MLP."""
         part = self.by_layer
         if part is None:
             return self
         width = self.intermediate_size * (2 if part.wide_mlp and self.kv_layer(layer) != layer else 1)
-        own = self if self.window(layer) is not None else part
-        size, heads = own.head_dim, own.num_key_value_heads
+        heads_config = self if self.window(layer) is not None else part
+        size, heads = heads_config.head_dim, heads_config.num_key_value_heads
         return dataclasses.replace(self, intermediate_size=width, head_dim=size, num_key_value_heads=heads)
 
     def kv_layer(self, layer: int) -> int:
-        """The layer whose keys and values this one attends to: itself, mostly."""
+        """Returns the layer whose keys and values this one attends to: itself, mostly."""
         first = self.num_hidden_layers - (0 if self.by_layer is None else self.by_layer.num_kv_shared_layers)
         if layer < first:
             return layer
-        alike = (i for i in range(first) if (self.window(i) is None) == (self.window(layer) is None))
-        return max(alike)
+        same_kind = (i for i in range(first) if (self.window(i) is None) == (self.window(layer) is None))
+        return max(same_kind)
 
     def kv_of(self, layer: int) -> str:
-        """What this layer has of keys and values: `both`, `keys`, which its values are made of, or `none`."""
+        """Returns which projections the layer has: `both`, `keys` (its values are made of the keys), or `none`."""
         if self.kv_layer(layer) != layer:
             return "none"
         are_values = self.by_layer is not None and self.by_layer.keys_as_values and self.window(layer) is None

@@ -73,13 +73,15 @@ def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | path
 
 
 def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[str, Any]]:
-    """The target's folder or hub name, which a published pair's name stands for, and its config, sizes checked."""
+    """Returns the target's folder or hub name, which a published pair's name stands for, and its config, sizes
+    checked.
+    """
     if target is None:
         return None, {}
     pair = known_pair(target)
     name = str(target) if pair is None else pair.target
-    is_here = pair is not None and (at_hand(pair) or pair.name in CARRIED)  # or can be had from the registry
-    facts = read_entries(target_folder(pair)) if pair is not None and is_here else read_config(name)
+    is_available = pair is not None and (at_hand(pair) or pair.name in CARRIED)  # or can be had from the registry
+    facts = read_entries(target_folder(pair)) if pair is not None and is_available else read_config(name)
     try:
         for size in TARGET_SIZES:
             integer(facts, size)

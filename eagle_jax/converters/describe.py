@@ -1,4 +1,4 @@
-"""What a folder holds, told without reading a weight."""
+"""The description of a folder's contents, made without reading a weight."""
 
 import collections
 import dataclasses
@@ -49,7 +49,7 @@ class Description:
 
 
 def describe(folder: str | pathlib.Path) -> Description:
-    """What a folder or GGUF file holds and whether it would load.
+    """Describes the contents of a folder or GGUF file, and whether it would load.
 
     Raises:
         FileNotFoundError, ValueError: no folder, no config, or weight files that are missing or damaged.
@@ -59,13 +59,13 @@ def describe(folder: str | pathlib.Path) -> Description:
     weights = Weights(folder)
     entries = read_entries(folder)
     kind, tensors = _kind(weights), len(weights.info)
-    problem, found, config = _check(kind, weights, entries)
+    problem, head_kind, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
         by_dtype[info.stored or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
-        kind=HEAD_KINDS[found].title if found in HEAD_KINDS else found,
+        kind=HEAD_KINDS[head_kind].title if head_kind in HEAD_KINDS else head_kind,
         format=_format(kind, entries),
         problem=problem,
         parameters=by_dtype.total(),
@@ -85,14 +85,14 @@ def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
 
 
 def _kind(weights: Weights) -> str:
-    """What the names and shapes of tensors say, whether they make a whole model or not: `target`, a row of
+    """Returns the kind of model by the names and shapes of tensors, complete or not: `target`, a row of
     `HEAD_KINDS`, or `unknown`.
     """
     if llama.is_bare(weights.info):
         return TARGET
     try:
         kind = kinds.kind_of(weights.info)
-    except ValueError:  # names of two formats; `_check` tells
+    except ValueError:  # names of two formats; `_check` decides
         return UNKNOWN
     if kind is None or kind in INSIDE_TARGETS:
         return TARGET if llama.EMBEDDING in weights.info else kind if kind in ("medusa", "hydra") else UNKNOWN
@@ -100,7 +100,7 @@ def _kind(weights: Weights) -> str:
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, str, dict[str, Any]]:
-    """Why the folder would not load, its kind as the config tells it, and its settings."""
+    """Returns why the folder would not load, its kind by the config, and its settings."""
     try:
         if kind == TARGET:
             config = llama.read_config(weights.folder)
@@ -113,5 +113,5 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """A config as plain JSON has it: lists for tuples."""
+    """Returns a config as plain JSON has it: lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(config)))

@@ -25,29 +25,29 @@ class Part:
     transposed: bool
     row: int | None = None
 
-    def info(self, whole: TensorInfo) -> TensorInfo:
-        """What is known of the part; of a tensor that is too short its shape tells so."""
-        shape = list(whole.shape)
-        if self.transposed and whole.quant_type is None:
+    def info(self, tensor: TensorInfo) -> TensorInfo:
+        """Returns the part's shape, dtype and file; a tensor that is too short gives a part that is too short."""
+        shape = list(tensor.shape)
+        if self.transposed and tensor.quant_type is None:
             shape[-2:] = shape[:-3:-1]
         if len(shape) >= -self.axis:
             shape[self.axis] = len(range(*self.at.indices(shape[self.axis])))
-        return dataclasses.replace(whole, shape=tuple(shape[0 if self.row is None else 1 :]))
+        return dataclasses.replace(tensor, shape=tuple(shape[0 if self.row is None else 1 :]))
 
-    def of(self, whole: np.ndarray) -> np.ndarray:
-        """The part of floats."""
-        return self._of(whole.swapaxes(-1, -2) if self.transposed else whole)
+    def of(self, tensor: np.ndarray) -> np.ndarray:
+        """Returns the part of floats."""
+        return self._of(tensor.swapaxes(-1, -2) if self.transposed else tensor)
 
-    def of_quantized(self, whole: QuantizedTensor) -> QuantizedTensor:
-        """The part of a quantized weight, whose inputs are never divided."""
-        minima = None if whole.minima is None else self._of(whole.minima)
-        return QuantizedTensor(self._of(whole.codes), self._of(whole.scales), minima, whole.order)
+    def of_quantized(self, tensor: QuantizedTensor) -> QuantizedTensor:
+        """Returns the part of a quantized weight, whose inputs are never divided."""
+        minima = None if tensor.minima is None else self._of(tensor.minima)
+        return QuantizedTensor(self._of(tensor.codes), self._of(tensor.scales), minima, tensor.order)
 
-    def _of(self, whole: np.ndarray) -> np.ndarray:
+    def _of(self, tensor: np.ndarray) -> np.ndarray:
         if self.row is not None:
-            whole = whole[self.row]
+            tensor = tensor[self.row]
         index: tuple[Any, ...] = (..., self.at, *(slice(None),) * (-1 - self.axis))
-        return whole[index]
+        return tensor[index]
 
 
 WHOLE = Part(slice(None), -1, False)  # under another name

@@ -4,17 +4,17 @@ import re
 
 
 def listed(names: list[str], limit: int = 3) -> str:
-    """The first few names, and how many more there are."""
+    """Returns the first few names, and how many more there are."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
 
 
 def first_sentence(error: BaseException) -> str:
-    """What another library says first; the rest is advice that does not fit here."""
+    """Returns the first sentence of another library's message; the rest is advice that does not fit here."""
     return re.split(r"\. |\n", str(error))[0].rstrip(".")
 
 
 def in_a_line(error: BaseException) -> str:
-    """Kind and first line of an error, which may be long."""
+    """Returns the kind and first line of an error, which may be long."""
     line = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {line[:200]}"

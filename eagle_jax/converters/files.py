@@ -74,7 +74,9 @@ _OCTETS = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes
 
 
 def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
-    """A tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all values."""
+    """Returns a tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all
+    values.
+    """
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         begin, end = json.loads(file.read(header))[name]["data_offsets"]
@@ -84,7 +86,7 @@ def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
     return np.asarray(octets).view(_OCTETS[info.dtype]).reshape(info.shape)
 
 
-# Before the names of a model that reads text, beside parts that do not, and what it is called alone.
+# Prefixes of a text model that is part of a multimodal one, and the prefix that it has alone.
 _TEXT_PARTS = {"model.language_model.": "model.", "language_model.": ""}
 
 
@@ -134,20 +136,20 @@ class Weights:
         is_part = name in self._parts and self._parts[name][1] != WHOLE
         if name in self._wholes or is_part:
             return
-        whole = self._wholes[name] = self.info.pop(name)
-        self.info |= {part: one.info(whole) for part, one in parts.items()}
+        undivided = self._wholes[name] = self.info.pop(name)
+        self.info |= {part: one.info(undivided) for part, one in parts.items()}
         if name in self._parts:  # it has another name in the file
             name, _ = self._parts.pop(name)
         self._parts |= {part: (name, one) for part, one in parts.items()}
 
     def take(self, name: str) -> np.ndarray:
-        """The values of one tensor, once; those of a quantized weight in float32."""
+        """Returns the values of one tensor, once; those of a quantized weight in float32."""
         if name in self._parts:
-            whole, part = self._parts[name]
-            quant_type = self._wholes[whole].quant_type
+            undivided, part = self._parts[name]
+            quant_type = self._wholes[undivided].quant_type
             if quant_type is not None:
                 return unpacking.dense(self.take_quantized(name), quant_type.levels)
-            return self._take(whole) if part is WHOLE else part.of(self._whole(whole, self._take))
+            return self._take(undivided) if part is WHOLE else part.of(self._undivided(undivided, self._take))
         return self._take(name)
 
     def _take(self, name: str) -> np.ndarray:
@@ -158,19 +160,19 @@ class Weights:
         return unpacking.dense(stored.read(self._take_stored), stored.info.quant_type.levels)
 
     def take_quantized(self, name: str) -> packed.QuantizedTensor:
-        """Codes and scales of one quantized weight, once."""
+        """Returns codes and scales of one quantized weight, once."""
         info = self.info[name]
         if info.quant_type is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")
         if name in self._parts:
-            whole, part = self._parts[name]
+            undivided, part = self._parts[name]
             if part is WHOLE:
-                return self._take_quantized(whole)
-            return part.of_quantized(self._whole(whole, self._take_quantized))
+                return self._take_quantized(undivided)
+            return part.of_quantized(self._undivided(undivided, self._take_quantized))
         return self._take_quantized(name)
 
-    def _whole(self, name: str, take: Callable[[str], Any]) -> Any:
-        """A tensor of which parts are taken one after the other; it is read again if others come between."""
+    def _undivided(self, name: str, take: Callable[[str], Any]) -> Any:
+        """Returns a tensor of which parts are taken one after the other; it is read again if others come between."""
         if self._divided[0] != name:
             self._divided = "", None  # so that two are never in memory
             self._divided = name, take(name)
@@ -182,7 +184,7 @@ class Weights:
         return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]
 
     def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """What one tensor of `info` is in a file that we write: one tensor, or those of a quantized weight."""
+        """Yields the tensors that one tensor of `info` becomes on disk: itself, or those of a quantized weight."""
         quant_type = self.info[name].quant_type
         if quant_type is None:
             yield name, self.take(name)
@@ -190,11 +192,11 @@ class Weights:
             yield from packed.tensors(name, self.take_quantized(name), quant_type.bits)
 
     def _take_stored(self, name: str) -> np.ndarray:
-        """A tensor as it is stored."""
+        """Returns a tensor as it is stored."""
         return self._peeked.pop(name) if name in self._peeked else self._holder[name].take(name)
 
     def _peek(self, name: str) -> np.ndarray:
-        """A small tensor, which can be taken again."""
+        """Returns a small tensor, which can be taken again."""
         if name not in self._peeked:
             self._peeked[name] = self._holder[name].take(name)
         return self._peeked[name]
@@ -209,7 +211,7 @@ class Weights:
 
 
 def opened(path: pathlib.Path) -> TensorFile:
-    """One file of tensors, as it is stored."""
+    """Returns one file of tensors, as it is stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf.tensors import GgufTensors
 
@@ -218,7 +220,7 @@ def opened(path: pathlib.Path) -> TensorFile:
 
 
 def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """The files that hold the weights of `folder`, all of them present.
+    """Returns the files that hold the weights of `folder`, all of them present.
 
     Raises:
         FileNotFoundError: no folder, no weights, or shards that the index names and the folder lacks.
@@ -245,7 +247,7 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
 
 
 def is_gguf(path: pathlib.Path) -> bool:
-    """Whether it is a GGUF file, which stands for a model folder."""
+    """Returns whether it is a GGUF file, which stands for a model folder."""
     return path.suffix == GGUF and path.is_file()
 
 
@@ -260,7 +262,7 @@ def check_folder(folder: pathlib.Path) -> None:
 
 
 def read_entries(folder: pathlib.Path) -> dict[str, Any]:
-    """The `config.json` of a model folder, or what a GGUF file says in its place."""
+    """Returns the `config.json` of a model folder, or what a GGUF file says in its place."""
     if is_gguf(folder):
         from eagle_jax.converters.gguf.config import config_entries
 
@@ -269,7 +271,7 @@ def read_entries(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """The object in a JSON file; one sentence if there is none."""
+    """Returns the object in a JSON file; one sentence if there is none."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
     try:

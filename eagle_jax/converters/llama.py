@@ -46,7 +46,7 @@ def load_target(
     *,
     changes: Mapping[str, Any] | None = None,
 ) -> LM:
-    """The target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
+    """Returns the target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
 
     Args:
         folder: a model folder, or a GGUF file.
@@ -62,32 +62,32 @@ def load_target(
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
     folder = pathlib.Path(folder)
-    wanted_dtype = None if dtype is None else names.float_dtype(dtype)
+    float_dtype = None if dtype is None else names.float_dtype(dtype)
     config = read_config(folder, changes)
     weights = weights_of(folder, config)
     check_target(weights, config)
     if config.tie_word_embeddings and OUTPUT in weights.info:
         _check_tied(folder)
-    chosen = _default_dtype(weights, scheme) if wanted_dtype is None else wanted_dtype
+    chosen = _default_dtype(weights, scheme) if float_dtype is None else float_dtype
     place = None if sharding is None else placing(sharding, sharding.target, config)
     params = reading.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
     return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
 
 
 def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:
-    """The dtype where none is asked for.
+    """Returns the dtype where none is asked for.
 
     With a quantized table next to nothing is floats but activations. On CPUs, which compute with those in float32
     anyway, float32 is as fast then (docs/quantisation.md), and embeddings are not rounded to bfloat16.
     """
-    is_kept = weights.info[EMBEDDING].quant_type is not None and (scheme is None or not scheme.is_floats)
-    if is_kept and jax.default_backend() == "cpu":
+    stays_quantized = weights.info[EMBEDDING].quant_type is not None and (scheme is None or not scheme.is_floats)
+    if stays_quantized and jax.default_backend() == "cpu":
         return jnp.dtype("float32")
     return names.stored_dtype(weights, EMBEDDING)
 
 
 def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:
-    """Parameters out of the tensors of a checkpoint, by the names that they have there.
+    """Returns the parameters out of the tensors of a checkpoint, by the names that they have there.
 
     Args:
         tensors: arrays of numpy or JAX.
@@ -125,7 +125,9 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
 
 
 def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
-    """The types of the parameters that a target's files hold quantized, by path; none where there is but a config."""
+    """Returns the types of the parameters that a target's files hold quantized, by path; none where there is but a
+    config.
+    """
     config = read_config(pathlib.Path(folder))
     try:
         weights = weights_of(pathlib.Path(folder), config)
@@ -135,7 +137,7 @@ def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
 
 
 def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:
-    """The dtype in which a target is stored, which `load_target` keeps unless it is told otherwise.
+    """Returns the dtype in which a target is stored, which `load_target` keeps by default.
 
     Args:
         folder: one that `load_target` has read; its weights are not checked again.
@@ -176,7 +178,7 @@ def _leaves(params: names.Params) -> list[Any]:
 
 
 def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
-    """The table of names."""
+    """Returns the table of names."""
     return (
         names.Rule(EMBEDDING, "embed_tokens/embedding"),
         *family_tensors.rules_of(config),
@@ -187,14 +189,14 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
 
 
 def weights_of(folder: pathlib.Path, config: LlamaConfig) -> Weights:
-    """The tensors of a target's files, those that hold several parameters divided."""
+    """Returns the tensors of a target's files, those that hold several parameters divided."""
     weights = Weights(folder)
     family_tensors.divide(weights, config, names.expected(rules(config), shapes(config)))
     return weights
 
 
 def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) -> LlamaConfig:
-    """The target's configuration; errors name the file. `changes` are as in `load_target`."""
+    """Returns the target's configuration; errors name the file. `changes` are as in `load_target`."""
     check_folder(folder)
     path = folder if is_gguf(folder) else folder / "config.json"
     try:
@@ -218,14 +220,16 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
 
 
 def is_bare(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether these are the tensors of a model without what makes it a language model. A draft head has an `fc`."""
+    """Returns whether these are the tensors of a model without what makes it a language model. A draft head has an
+    `fc`.
+    """
     inside = EMBEDDING.removeprefix("model."), "norm.weight"
     has_layers = any(name.startswith("layers.0.") for name in info)
     return has_layers and all(name in info for name in inside) and "fc.weight" not in info
 
 
 def shapes(config: LlamaConfig) -> names.Params:
-    """The parameter tree, of shapes."""
+    """Returns the parameter tree, of shapes."""
     return jax.tree.map(lambda leaf: leaf, _shapes(config))  # dictionaries of the caller's own
 
 
@@ -242,7 +246,7 @@ def _shapes(config: LlamaConfig) -> names.Params:
 
 
 def _with_layers(config: LlamaConfig, chosen: list[int]) -> LlamaConfig:
-    """The config of a model of these layers alone."""
+    """Returns the config of a model of these layers alone."""
     experts, net, part = config.experts, config.delta_net, config.by_layer
 
     def where(holds: Callable[[int], bool]) -> tuple[int, ...]:
@@ -263,12 +267,12 @@ def _with_layers(config: LlamaConfig, chosen: list[int]) -> LlamaConfig:
 
 
 def _layer_inputs(config: LlamaConfig) -> names.Params:
-    """The shapes of tensors that hold something of every layer."""
+    """Returns the shapes of tensors that hold something of every layer."""
     if not config.layer_input_size:
         return {}
     tokens, embeddings = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1, config.hidden_size))
-    made = functools.partial(LayerInputs(config).init, jax.random.key(0), tokens, embeddings)
-    return {"layer_inputs": jax.eval_shape(made)["params"]}
+    init = functools.partial(LayerInputs(config).init, jax.random.key(0), tokens, embeddings)
+    return {"layer_inputs": jax.eval_shape(init)["params"]}
 
 
 def _check_tied(folder: pathlib.Path) -> None:

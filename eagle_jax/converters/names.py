@@ -40,7 +40,7 @@ class Rule:
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
-    """A linear map: its weight, and the bias it may have."""
+    """Returns a linear map: its weight, and the bias it may have."""
     return Rule(f"{key}.weight", f"{path}/weight"), Rule(f"{key}.bias", f"{path}/bias")
 
 
@@ -51,12 +51,12 @@ NORMS += tuple(f"self_attn.{x}" for x in ("q_norm", "k_norm", "q_a_layernorm", "
 
 
 def decoder_layer(prefix: str) -> tuple[Rule, ...]:
-    """The parameters of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
+    """Returns the parameters of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
     return one_layer(f"{prefix}layers.{{i}}", "layers_{i}")
 
 
 def one_layer(key: str, path: str) -> tuple[Rule, ...]:
-    """The parameters of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
+    """Returns the parameters of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
     norms = (Rule(f"{key}.{name}.weight", f"{path}/{name.replace('.', '/')}/scale") for name in NORMS)
     maps = (linear(f"{key}.{name}", f"{path}/{name.replace('.', '/')}") for name in PROJECTIONS)
     return (*norms, *(rule for pair in maps for rule in pair))
@@ -81,12 +81,12 @@ class Slot:
     ones: int = 0
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a file may have a tensor in this shape."""
+        """Returns whether a file may have a tensor in this shape."""
         return any(shape == self.shape[left_out:] for left_out in range(self.ones + 1))
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
-    """Every parameter of a model (arrays or their shapes) by path, with its place on disk."""
+    """Returns every parameter of a model (arrays or their shapes) by path, with its place on disk."""
     by_path = {rule.path: rule for rule in rules}
     by_slot = {}
     for path, leaf in flat(params):
@@ -101,7 +101,7 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
 
 
 def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a model on disk, with its shape."""
+    """Returns every tensor of a model on disk, with its shape."""
     return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
 
 
@@ -113,9 +113,9 @@ def _slot(key: str, leaf: Any, ones: int) -> Slot:
 
 
 def quant_types(weights: Weights, by_path: Mapping[str, Slot]) -> dict[str, QuantType]:
-    """The types of the parameters that files hold quantized, by path."""
-    there = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
-    return {path: info.quant_type for path, info in there.items() if info.quant_type is not None}
+    """Returns the types of the parameters that files hold quantized, by path."""
+    info_of = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
+    return {path: info.quant_type for path, info in info_of.items() if info.quant_type is not None}
 
 
 def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iterable[str] = ()) -> None:
@@ -132,8 +132,8 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     if missing:
         raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
     patterns = [re.compile(pattern) for pattern in ignored]
-    known = expected_slots.keys() | weights.optional
-    unknown = [key for key in weights.info if key not in known and not any(p.fullmatch(key) for p in patterns)]
+    accepted = expected_slots.keys() | weights.optional
+    unknown = [key for key in weights.info if key not in accepted and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
         shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
         raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
@@ -145,7 +145,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
 
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values as they lie on disk, made one at a time."""
+    """Yields names and values as they lie on disk, made one at a time."""
     for slot in slots(rules, params).values():
         value = jax.tree.map(np.asarray, slot.leaf)
         for i, key in enumerate(slot.keys):
@@ -157,10 +157,10 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
-    """A dtype that weights may have.
+    """Returns a dtype that weights may have.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it is not supported.
     """
     try:
         chosen = jnp.dtype(dtype)
@@ -172,10 +172,10 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 
 
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
-    """The dtype to load a model in whose files are like this tensor; float64 becomes float32.
+    """Returns the dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
-    Where it is a quantized weight, the first tensor of floats tells. In GGUF files those are float32 whatever the model
-    was: it is bfloat16 there.
+    If the tensor is a quantized weight, the first tensor of floats decides. In GGUF files those are float32 whatever
+    the model was: it is bfloat16 there.
     """
     if weights.info[key].quant_type is not None and is_gguf(weights.folder):
         return jnp.dtype("bfloat16")

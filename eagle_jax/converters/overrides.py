@@ -21,15 +21,15 @@ _INSTEAD = (
     _TAPS,
     ("layer_types", "sliding_window_pattern", "_sliding_window_pattern", "max_window_layers"),
 )
-# Objects that hold what other files state beside them.
+# Objects whose entries other files have at the top level.
 _OBJECTS = ("dflash_config", "eagle_config", "transformer_layer_config")
-# Rotary settings that may stand beside `rope_scaling` and `rope_parameters`, or within.
+# Rotary settings that may stand next to `rope_scaling` and `rope_parameters`, or within.
 _ROTARY = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a `config.json` with changes, which win over every spelling in the file.
+    """Returns the entries of a `config.json` with changes, which win over every spelling in the file.
 
     Raises:
         ValueError: the changes state one rotary setting twice, differently.
@@ -46,12 +46,12 @@ def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
         if name in _TAPS:
             for inner in within.values():
                 inner.pop(name, None)
-        found = False
+        is_replaced = False
         for place in (merged, *within.values()):
             for spelling in spellings:
                 if spelling in place and spelling not in changes.keys() - {name}:
-                    place[spelling], found = value, True
-        if not found:
+                    place[spelling], is_replaced = value, True
+        if not is_replaced:
             merged[name.removeprefix("_")] = value
     for name, inner in within.items():
         rotary = {key: value for key, value in changes.items() if key not in entries and _has_rotary(inner, key)}
@@ -63,14 +63,14 @@ def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def _has_rotary(inner: Mapping[str, Any], name: str) -> bool:
-    """Whether an object is where this rotary setting belongs: it has a Llama's rotary settings."""
+    """Returns whether an object is where this rotary setting belongs: it has a Llama's rotary settings."""
     return name in (*_ROTARY, "rope_scaling", "rope_parameters") and bool(
         {"rope_theta", "rope_scaling", "rope_parameters"} & inner.keys()
     )
 
 
 def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary changes in both of transformers' spellings; `merged` has them beside the file's other ones."""
+    """Returns rotary changes in both of transformers' spellings; `merged` has them with the file's other ones."""
     asked, stated = changes.get("rope_parameters"), entries.get("rope_parameters")
     if isinstance(asked, Mapping):
         for name in {*_ROTARY} & asked.keys() & changes.keys():
@@ -95,10 +95,10 @@ def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Ma
         return merged
     settings = _settings(stated)
     if "rope_scaling" in changes and isinstance(scaling, Mapping | None):
-        kept: dict[str, Any] = {
+        rope_settings: dict[str, Any] = {
             name: settings[name] for name in ("rope_theta", "partial_rotary_factor") if name in settings
         }
-        settings = {**kept, **(scaling or {})}
+        settings = {**rope_settings, **(scaling or {})}
         merged.pop("rope_scaling", None)
     settings = _replaced({"rope_theta": None, **settings} if "rope_theta" in changes else settings, changes)
     if _FULL not in stated:
@@ -110,11 +110,11 @@ def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Ma
 
 
 def _settings(stated: Any) -> dict[str, Any]:
-    """The settings of layers that see everything, in `rope_parameters` of one kind of layer or of two."""
+    """Returns the settings of layers that see everything, in `rope_parameters` of one kind of layer or of two."""
     settings = stated.get(_FULL, stated) if isinstance(stated, Mapping) else {}
     return dict(settings) if isinstance(settings, Mapping) else {}
 
 
 def _replaced(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the changes of those that are among them."""
+    """Returns settings with the changes of those that are among them."""
     return {name: changes.get(name, value) if name in _ROTARY else value for name, value in settings.items()}

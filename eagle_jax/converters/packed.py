@@ -35,7 +35,7 @@ class QuantizedTensor(NamedTuple):
 
 
 def of_array(weight: QuantArray) -> QuantizedTensor:
-    """A weight `[out, in]` in numpy; codes of 4 bits in whole bytes."""
+    """Returns a weight `[out, in]` in numpy; codes of 4 bits in whole bytes."""
     codes, scales, minima, order = (
         None if part is None else np.asarray(part)
         for part in (weight.codes, weight.scales, weight.minima, weight.order)
@@ -47,7 +47,9 @@ def of_array(weight: QuantArray) -> QuantizedTensor:
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed form."""
+    """Returns words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed
+    form.
+    """
     spare = -codes.shape[1] % (32 // bits)
     offset = 0 if codes.dtype == np.uint8 else 2 ** (bits - 1)
     unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, spare))).astype(np.uint8)
@@ -57,12 +59,12 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def bits_of(words: int, inputs: int) -> int | None:
-    """Bits of each code, going by how many words hold the inputs; None if neither 4 nor 8."""
+    """Returns the number of bits of each code, going by how many words hold the inputs; None if neither 4 nor 8."""
     return next((bits for bits in (4, 8) if words == -(-inputs * bits // 32)), None)
 
 
 def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors of the weight `name`.
+    """Yields the tensors of the weight `name`.
 
     Raises:
         ValueError: it is of a kind that this format does not have.
@@ -80,7 +82,7 @@ def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str
 
 
 def _other_kind(weight: QuantizedTensor, bits: int) -> str | None:
-    """What a weight has that cannot be written, if anything."""
+    """Returns the property of a weight that cannot be written, if there is one."""
     if weight.order is not None:
         return "inputs in another order"
     if weight.minima is None:
@@ -92,7 +94,7 @@ def _other_kind(weight: QuantizedTensor, bits: int) -> str | None:
 
 
 def _zeros(weight: QuantizedTensor) -> np.ndarray:
-    """The nearest integer zero points, uint8."""
+    """Returns the nearest integer zero points, uint8."""
     assert weight.minima is not None
     zeros = np.rint(-weight.minima.astype(np.float32) / weight.scales.astype(np.float32))
     return np.clip(zeros, 0, 255).astype(np.uint8)

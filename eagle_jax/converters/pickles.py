@@ -25,11 +25,11 @@ class TorchFile:
 
 
 def load_tensor(path: pathlib.Path) -> np.ndarray:
-    """The one tensor in a file by `torch.save`, by itself or by a name."""
-    held = _load(path)
+    """Returns the one tensor in a file by `torch.save`, by itself or by a name."""
+    content = _load(path)
     import torch
 
-    tensors = list(held.values()) if isinstance(held, dict) else [held]
+    tensors = list(content.values()) if isinstance(content, dict) else [content]
     if len(tensors) != 1 or not isinstance(tensors[0], torch.Tensor):
         raise ValueError(f"{path} holds something other than one tensor; expected that alone")
     return _array(tensors[0])
@@ -48,7 +48,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _load_pickle(path: pathlib.Path) -> dict[str, Any]:
-    """The named tensors of a file."""
+    """Returns the named tensors of a file."""
     tensors = _load(path)
     import torch
 

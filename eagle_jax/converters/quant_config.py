@@ -1,6 +1,6 @@
 """What `config.json` says of quantized weights: any format's in, that of compressed-tensors out.
 
-The tensors tell what is quantized, and in what groups. The config names their format, which refuses what their numbers
+The tensors show what is quantized, and in what groups. The config names their format, which refuses what their numbers
 do not show; it is written for others' readers.
 """
 
@@ -18,7 +18,7 @@ METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
 def without(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a `config.json` without those about quantization, if they say what is read.
+    """Returns the entries of a `config.json` without those about quantization, if they say what is read.
 
     Raises:
         ValueError: a method or a variant that is not read, by its name.
@@ -31,7 +31,7 @@ def without(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
-    """The entry of `config.json` for a model with rounded weights; none for one of floats."""
+    """Returns the entry of `config.json` for a model with rounded weights; none for one of floats."""
     return entry(
         {
             key: slot.leaf.quant_type if isinstance(slot.leaf, QuantArray) else None
@@ -43,7 +43,7 @@ def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
 
 
 def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
-    """The entry for matrices, by their tensors' names, and what they are rounded to; none if none is."""
+    """Returns the entry for matrices, by their tensors' names, and what they are rounded to; none if none is."""
     modules: dict[QuantType | None, list[str]] = collections.defaultdict(list)
     for key, quant_type in matrices.items():
         modules[quant_type].append(key.removesuffix(".weight"))

@@ -23,7 +23,7 @@ from eagle_jax.ops import quantized
 from eagle_jax.ops.quantized import QuantType
 
 # Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
-BESIDE = (".json", ".jinja", ".model", ".txt", ".md")
+COPIED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".md")
 
 
 class _Table(NamedTuple):
@@ -64,7 +64,7 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
         others = [
             file
             for file in weights.folder.iterdir()
-            if (file.suffix in BESIDE or file.name == SIDE_FILE)
+            if (file.suffix in COPIED_SUFFIXES or file.name == SIDE_FILE)
             and file.name != "config.json"
             and not file.name.endswith(".index.json")
         ]
@@ -103,7 +103,7 @@ def _as_folder(source: pathlib.Path, scheme: Scheme) -> Iterator[Weights]:
 
 
 def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]:
-    """What each tensor becomes that is quantized."""
+    """Returns the quantized type of each tensor that is to be quantized."""
     types: dict[str, QuantType] = {}
     for path, slot in slots.items():
         if (quant_type := scheme.of(path)) is not None:
@@ -112,14 +112,16 @@ def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]
 
 
 def _unread_matrices(weights: Weights, table: _Table) -> dict[str, None]:
-    """Matrices of other parts of the model, such as its layer for multi-token prediction: they stay floats."""
+    """Returns the matrices of other parts of the model, such as its layer for multi-token prediction: they stay
+    floats.
+    """
     read = {key for slot in table.slots.values() for key in slot.keys}
     others = (key for key, info in weights.info.items() if key not in read and len(info.shape) > 1)
     return dict.fromkeys(key for key in others if key.endswith(".weight"))
 
 
 def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[str, np.ndarray]]:
-    """What is written: tensors of floats, and those that quantized ones lie in."""
+    """Yields the tensors to write: those of floats, and those that hold quantized weights."""
     for key, info in weights.info.items():
         value = weights.take(key)
         if info.quant_type is not None:
@@ -131,7 +133,7 @@ def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[st
 
 
 def _as_stored(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor of every file, as it is."""
+    """Yields every tensor of every file, as it is."""
     for path in weights.files:
         file = opened(path)
         for name in file.info:
@@ -144,7 +146,7 @@ def _quantized(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTens
 
 
 def _table(weights: Weights) -> _Table:
-    """The table of a model of any kind."""
+    """Returns the table of a model of any kind."""
     described = describe(weights.folder)
     if described.kind == UNKNOWN or described.problem:
         raise ValueError(

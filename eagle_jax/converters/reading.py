@@ -26,9 +26,9 @@ def read_params(
     place: Place | None = None,
     scheme: Scheme | None = None,
 ) -> Params:
-    """Parameters of the given shapes, one tensor at a time.
+    """Returns the parameters of the given shapes, one tensor at a time.
 
-    Beside them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
+    Besides them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
     on the way is never there in floats.
 
     Args:
@@ -59,8 +59,8 @@ def read_params(
         if path in stored:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
-            own = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
-            leaf = _read(weights, slot, own) if place is None else place(path, _read_host(weights, slot, own))
+            wide = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
+            leaf = _read(weights, slot, wide) if place is None else place(path, _read_host(weights, slot, wide))
         flags = _finite_flags(leaf)
         if scheme is not None:
             leaf = scheme.applied(path, leaf, dtype)
@@ -80,7 +80,9 @@ _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
 def _finite_flags(leaf: Any) -> list[jax.Array]:
-    """Whether the floats of a parameter are finite, and the largest number that a quantized one may stand for."""
+    """Returns whether the floats of a parameter are finite, and the largest number that a quantized one may stand
+    for.
+    """
     floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
     return [_is_finite(one) for one in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
 

@@ -24,7 +24,7 @@ def weight_kinds(info: Mapping[str, TensorInfo]) -> dict[str, str]:
 
 
 def _kind(name: str) -> str:
-    """The module that a tensor belongs to, without layers' and experts' numbers; of biases `q_proj.bias`."""
+    """Returns the module that a tensor belongs to, without layers' and experts' numbers; of biases `q_proj.bias`."""
     *_, module, parameter = re.sub(r"\.\d+(?=\.)", "", f".{name}").split(".")
     return module if parameter == "weight" else f"{module}.{parameter}".lstrip(".")
 

@@ -40,9 +40,9 @@ def write_folder(
         NotADirectoryError: `folder` is a file, or in one.
     """
     folder = folder.resolve()  # a link may lead to another disk, where names are not moved to
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
-        raise NotADirectoryError(f"{there} is a file; expected a folder to write the model to")
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(f"{existing} is a file; expected a folder to write the model to")
     folder.parent.mkdir(parents=True, exist_ok=True)
     apart = folder.exists() and folder.stat().st_dev != folder.parent.stat().st_dev  # a disk is mounted there
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if apart else folder.parent))
@@ -71,9 +71,9 @@ def refuse_model(folder: pathlib.Path) -> None:
         raise FileExistsError(f"{folder} holds a model already ({listed(present)}); give another folder to write to")
 
 
-def _refuse_other_file(there: pathlib.Path, ours: pathlib.Path) -> None:
-    if there.exists() and not (there.is_file() and there.read_bytes() == ours.read_bytes()):
-        raise FileExistsError(f"{there} is there already, and would be replaced; give another folder to write to")
+def _refuse_other_file(existing: pathlib.Path, new: pathlib.Path) -> None:
+    if existing.exists() and not (existing.is_file() and existing.read_bytes() == new.read_bytes()):
+        raise FileExistsError(f"{existing} is there already, and would be replaced; give another folder to write to")
 
 
 def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], file: str) -> None:

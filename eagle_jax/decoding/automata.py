@@ -1,4 +1,4 @@
-"""Structured output: finite automata that tell which tokens may follow, at every node of a tree."""
+"""Structured output: finite automata that decide which tokens may follow, at every node of a tree."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ class Automata:
         token_class: of each token.
         next: the state after a token of a class.
         mask_of_state: which mask a state has.
-        masks: bit i % 32 of word i // 32 tells whether token i is allowed.
+        masks: bit i % 32 of word i // 32 is set if token i is allowed.
         in_use: some row has one, which programs need not find out while they run.
     """
 
@@ -39,20 +39,20 @@ class Automata:
     in_use: bool = static(default=False)
 
     def where_used(self, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
-        """What `compute` gives if any row has an automaton, else what `otherwise` does."""
+        """Returns `compute()` if any row has an automaton, else `otherwise()`."""
         if self.in_use:
             return compute()
         return jax.lax.cond(jnp.any(jnp.asarray(self.of_row) >= 0), compute, otherwise)
 
     def after(self, states: Int[Array, "b n"], tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-        """The states after one more token each; of rows without an automaton they mean nothing."""
+        """Returns the states after one more token each; of rows without an automaton they mean nothing."""
         row = jnp.maximum(jnp.asarray(self.of_row), 0)[:, None]
         token_class = jnp.asarray(self.token_class)[row, jnp.maximum(tokens, 0)]
         following = jnp.asarray(self.next)[row, jnp.maximum(states, 0), token_class]
         return jnp.where(states < 0, -1, following)
 
     def at_nodes(self, root: Int[Array, "b"], tree: Tree, depth: int) -> Int[Array, "b n"]:
-        """The state after each node of a tree whose root's is known, and that is at most `depth` deep."""
+        """Returns the state after each node of a tree whose root's is known, and that is at most `depth` deep."""
         is_root, parent = tree.parent < 0, jnp.maximum(tree.parent, 0)
         first = jnp.where(is_root, root[:, None], -1)
 
@@ -62,7 +62,7 @@ class Automata:
         return jax.lax.fori_loop(0, depth, one_deeper, first)
 
     def bans(self, states: Int[Array, "b n"]) -> Float[Array, "b n v"]:
-        """`FORBIDDEN` of every token that must not follow, else 0."""
+        """Returns `FORBIDDEN` of every token that must not follow, else 0."""
         of_row = jnp.asarray(self.of_row)[:, None]
         vocab_size = self.token_class.shape[1]
 
@@ -92,5 +92,5 @@ class Guide:
 
 
 def any_allowed(bans: Float[Array, "b n v"]) -> Bool[Array, "b n 1"]:
-    """Whether any of the tokens that these bans are of may come."""
+    """Returns whether any of the tokens that these bans are of may come."""
     return jnp.any(bans == 0, axis=-1, keepdims=True)

@@ -54,15 +54,15 @@ class Calibration:
     probability: Float[Array, "b d k"]
 
     def __call__(self, edges: Float[Array, "b *nodes"], depth: int) -> Float[Array, "b *nodes"]:
-        """Logarithms of the probabilities of guesses below nodes at `depth`; -inf of what is no guess.
+        """Computes the logarithms of the probabilities of guesses below nodes at `depth`; -inf of what is no guess.
 
         Args:
             edges: the drafter's log-probability of each token below its parent.
         """
         table = self.probability[:, min(depth, DEPTHS - 1)]
         table = table.reshape(len(table), *[1] * (edges.ndim - 1), -1)
-        found = jnp.sum(between_knots(edges) * table, axis=-1)
-        return jnp.where(edges > -jnp.inf, jnp.log(jnp.clip(found, LEAST, 1.0)), -jnp.inf)
+        probability = jnp.sum(between_knots(edges) * table, axis=-1)
+        return jnp.where(edges > -jnp.inf, jnp.log(jnp.clip(probability, LEAST, 1.0)), -jnp.inf)
 
 
 @pytree
@@ -78,7 +78,7 @@ class Counts:
         return Counts(guessed=nothing, accepted=jnp.zeros_like(nothing))  # a buffer can be donated only once
 
     def of_step(self, tree: Tree, draws: Int[Array, "b n"], depth: int, active: Bool[Array, "b"]) -> "Counts":
-        """These, and those of one more step.
+        """Returns these counts with those of one more step.
 
         Args:
             tree: with `edges`.
@@ -98,7 +98,7 @@ class Counts:
         return Counts(guessed=self.guessed + guessed, accepted=self.accepted + accepted)
 
     def after(self, prior: Float[Array, "b d k"], strength: float) -> Calibration:
-        """What is expected of further guesses.
+        """Returns the expected probabilities of further guesses.
 
         Args:
             prior: probabilities before anything was counted.
@@ -109,7 +109,7 @@ class Counts:
 
 
 def between_knots(edges: Float[Array, "*nodes"]) -> Float[Array, "*nodes k"]:
-    """Weights of the two knots that each log-probability lies between; they add up to 1."""
+    """Returns the weights of the two knots that each log-probability lies between; they add up to 1."""
     edges = jnp.where(edges > -jnp.inf, jnp.minimum(edges, 0.0), -jnp.inf)  # nan is no guess
     log_odds = edges - jnp.log(-jnp.expm1(edges))
     place = jnp.clip((log_odds - float(LOG_ODDS[0])) / STEP, 0.0, len(LOG_ODDS) - 1)[..., None]
@@ -118,5 +118,5 @@ def between_knots(edges: Float[Array, "*nodes"]) -> Float[Array, "*nodes k"]:
 
 
 def _fold(depth: int) -> Float[np.ndarray, "p d"]:
-    """Which depth of a table nodes below each depth of a tree belong to."""
+    """Returns which depth of a table nodes below each depth of a tree belong to."""
     return (np.minimum(np.arange(depth), DEPTHS - 1)[:, None] == np.arange(DEPTHS)).astype(np.float32)

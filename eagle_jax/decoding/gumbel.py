@@ -16,7 +16,7 @@ MANTISSA = 23  # bits of a float32's fraction
 
 
 def gumbel(key: UInt32[Array, "2"], size: int) -> Float[Array, "{size}"]:
-    """`-log(-log(u))` of uniform `u`, which has 46 random bits where it is small.
+    """Returns `-log(-log(u))` of uniform `u`, which has 46 random bits where it is small.
 
     The noise reaches 32 instead of 16, so that tokens rarer than e^-16 keep their probability.
 
@@ -30,13 +30,13 @@ def gumbel(key: UInt32[Array, "2"], size: int) -> Float[Array, "{size}"]:
 
 
 def _uniform(bits: UInt32[Array, "n"]) -> Float[Array, "n"]:
-    """Numbers in [0, 1) with the upper bits as their fraction."""
+    """Returns numbers in [0, 1) with the upper bits as their fraction."""
     one_to_two = (bits >> jnp.uint32(32 - MANTISSA)) | jnp.uint32(0x3F800000)
     return jax.lax.bitcast_convert_type(one_to_two, jnp.float32) - 1.0
 
 
 def _threefry(key: UInt32[Array, "2"], counter: UInt32[Array, "n"]) -> UInt32[Array, "n"]:
-    """32 random bits for each counter: both words of Threefry-2x32 with 20 rounds, XORed."""
+    """Returns 32 random bits for each counter: both words of Threefry-2x32 with 20 rounds, XORed."""
     schedule = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(PARITY)
     left, right = jnp.broadcast_to(schedule[0], counter.shape), counter + schedule[1]
     for group in range(5):

@@ -48,7 +48,7 @@ class LogitsParams:
     automata: Automata | None
 
     def for_mode(self, mode: Sampling) -> "LogitsParams":
-        """The same for a program of this mode: without automata, if no row has one."""
+        """Returns the same for a program of this mode: without automata, if no row has one."""
         if mode.structured is None or self.automata is None:
             return self
         automata = dataclasses.replace(self.automata, in_use=True) if mode.structured else None
@@ -84,7 +84,7 @@ class Prefix:
     def of_text(
         tokens: Int[Array, "b t"], count: Int[Array, "b"], prompt_length: Int[Array, "b"], state: Int[Array, "b"]
     ) -> "Prefix":
-        """The prefix of a tree that is its root alone."""
+        """Returns the prefix of a tree that is its root alone."""
         root = jnp.zeros((tokens.shape[0], 1), jnp.int32)
         return Prefix(tokens, count, prompt_length, root, jnp.ones((*root.shape, 1), bool), state[:, None])
 
@@ -104,17 +104,17 @@ class LogitsAdjustment:
     penalty: Float[Array, "b n v"]
 
     def map(self, part: Callable[[Array], Array]) -> "LogitsAdjustment":
-        """The adjustment for a part of the vocabulary."""
+        """Returns the adjustment for a part of the vocabulary."""
         return LogitsAdjustment(*map(part, (self.bias, self.repetition, self.penalty)))
 
     def apply(self, logits: Float[Array, "b n v"]) -> Float[Array, "b n v"]:
-        """The adjusted logits."""
+        """Returns the adjusted logits."""
         logits = logits + self.bias
         return jnp.where(logits > 0, logits / self.repetition, logits * self.repetition) - self.penalty
 
 
 def adjustment_at(processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> LogitsAdjustment:
-    """The adjustment of the logits at each node, but for what the automata ban."""
+    """Returns the adjustment of the logits at each node, but for what the automata ban."""
     vocab_size = processor.bias.shape[1]
     position = jnp.arange(prefix.tokens.shape[1], dtype=jnp.int32)[None]
     in_text = position < prefix.count[:, None]
@@ -135,14 +135,14 @@ def adjustment_at(processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, 
 
 
 def _count(tokens: Int[Array, "b r"], counted: Bool[Array, "b r"], vocab_size: int) -> Float[Array, "b v"]:
-    """How often each token is among those that are counted."""
+    """Returns how often each token is among those that are counted."""
     rows = jnp.arange(tokens.shape[0], dtype=jnp.int32)[:, None]
     zeros = jnp.zeros((tokens.shape[0], vocab_size), jnp.float32)
     return zeros.at[rows, jnp.maximum(tokens, 0)].add(counted.astype(jnp.float32))
 
 
 def _count_at_nodes(tokens: Int[Array, "b r"], counted: Bool[Array, "b n r"], vocab_size: int) -> Float[Array, "b n v"]:
-    """How often each token is among those that are counted at each node."""
+    """Returns how often each token is among those that are counted at each node."""
     rows, nodes = (jnp.arange(size, dtype=jnp.int32) for size in counted.shape[:2])
     at = rows[:, None, None], nodes[None, :, None], jnp.maximum(tokens, 0)[:, None]
     return jnp.zeros((*counted.shape[:2], vocab_size), jnp.float32).at[at].add(counted.astype(jnp.float32))
@@ -151,7 +151,7 @@ def _count_at_nodes(tokens: Int[Array, "b r"], counted: Bool[Array, "b n r"], vo
 def _banned(
     processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"], vocab_size: int
 ) -> Float[Array, "b n v"]:
-    """1 where a token would end an answer too early, or complete a bad word."""
+    """Returns 1 where a token would end an answer too early, or complete a bad word."""
     answer_length = prefix.count[:, None] + depth_below(prefix.ancestors) - prefix.prompt_length[:, None]
     too_early = answer_length < jnp.asarray(processor.min_tokens)[:, None]
     is_stop = _count(stop_ids, stop_ids >= 0, vocab_size) > 0
@@ -160,7 +160,7 @@ def _banned(
 
 
 def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: int) -> Bool[Array, "b n v"]:
-    """Which tokens would complete a bad word at each node."""
+    """Returns which tokens would complete a bad word at each node."""
     distance = jnp.arange(words.shape[2] - 1, 0, -1, dtype=jnp.int32)  # of all but a word's last token to that one
     before = _token_before(prefix, distance)[:, :, None]
     matches = jnp.all((words[:, None, :, :-1] == before) | (words[:, None, :, :-1] < 0), axis=-1)
@@ -169,11 +169,11 @@ def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: 
 
 
 def _token_before(prefix: Prefix, distance: Int[Array, " k"]) -> Int[Array, "b n k"]:
-    """The tokens at these distances before what follows each node; -1 before the text."""
+    """Returns the tokens at these distances before what follows each node; -1 before the text."""
     depth = depth_below(prefix.ancestors)
     node_depth = depth[:, :, None] - distance[None, None] + 1  # 0 is the root, and below 0 is text before it
-    is_there = prefix.path[:, :, None] & (depth[:, None, None] == node_depth[..., None])
-    drafted = jnp.sum(jnp.where(is_there, prefix.nodes[:, None, None], 0), axis=-1, dtype=jnp.int32)
+    is_ancestor = prefix.path[:, :, None] & (depth[:, None, None] == node_depth[..., None])
+    drafted = jnp.sum(jnp.where(is_ancestor, prefix.nodes[:, None, None], 0), axis=-1, dtype=jnp.int32)
     position = prefix.count[:, None, None] + node_depth - 1
     text = jax.vmap(lambda row, at: row[jnp.maximum(at, 0)])(prefix.tokens, position)
     return jnp.where(node_depth > 0, drafted, jnp.where(position >= 0, text, -1))

@@ -55,7 +55,7 @@ class Sampling:
     def where_asked(
         self, asked: Callable[[], Bool[Array, ""]], compute: Callable[[], T], otherwise: Callable[[], T]
     ) -> T:
-        """What `compute` gives; `otherwise`, if the program serves rows that may not ask for it, and none does."""
+        """Returns `compute()`; `otherwise()`, if the program serves rows that may not ask for it, and none does."""
         return jax.lax.cond(asked(), compute, otherwise) if self.mixed else compute()
 
 
@@ -87,7 +87,8 @@ class Settings:
 
 
 def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndarray, "b 2"]:
-    """Words of the random keys of requests: answer `samples[i]` (counted from 0) of a request with seed `seeds[i]`.
+    """Returns words of the random keys of requests: answer `samples[i]` (counted from 0) of a request with seed
+    `seeds[i]`.
 
     Answer 0 has the key of the seed, so the first of several answers is the single answer. Further answers fold a
     number counted down from 2**32 into it: positions are folded in from 0 upwards, and no answer's key may be the noise
@@ -106,12 +107,12 @@ def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndar
 
 
 def _keys(words: UInt32[Array | np.ndarray, "b 2"]) -> Key[Array, "b"]:
-    """Keys of the words that are all of them."""
+    """Returns the keys of the words that are all of them."""
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> Float[Array, "b n v"]:
-    """Gumbel noise over the vocabulary for the token at each absolute position.
+    """Returns Gumbel noise over the vocabulary for the token at each absolute position.
 
     A pure function of (the row's key, position). All nodes of one depth share a position: ask once per depth and gather
     with `at_depth`, which is a sixth of the work for the default tree.
@@ -124,25 +125,26 @@ def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> 
 
 
 def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Float[Array, "b n v"]:
-    """The noise of every node of a tree: row `depth[j]` of the noise drawn once per depth."""
+    """Returns the noise of every node of a tree: row `depth[j]` of the noise drawn once per depth."""
     return jnp.take_along_axis(noise_by_depth, depth[:, :, None], axis=1)
 
 
 def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Float[Array, "b n v"]:
-    """Temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
+    """Applies temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
 
     Filters are thresholds: a token stays unless enough tokens are *strictly* more probable (k of them, or probability
     p), so equal tokens stay or go together. The most probable token is at 0 and always stays. Greedy rows are as if at
     temperature 1.
     """
     scaled = _scale(logits, settings)
-    return jnp.where(_kept(scaled, settings, mode), scaled, -jnp.inf) if mode.filtered else scaled
+    return jnp.where(_survivors(scaled, settings, mode), scaled, -jnp.inf) if mode.filtered else scaled
 
 
 def draw(
     logits: Float[Array, "b n v"], noise: Float[Array, "b n v"] | None, settings: Settings, mode: Sampling
 ) -> Int[Array, "b n"]:
-    """The token after each node: argmax(warp(logits) + noise), or argmax(logits) in greedy rows (ties: the lower id).
+    """Returns the token after each node: argmax(warp(logits) + noise), or argmax(logits) in greedy rows (ties: the
+    lower id).
 
     `noise` may be None if `mode.sampled` is False.
     """
@@ -159,7 +161,8 @@ def scores(
     settings: Settings,
     mode: Sampling,
 ) -> Scores:
-    """What a drafter ranks guesses by: log_softmax(logits + T noise), if T > 1 log_softmax(logits / T + noise).
+    """Returns the scores by which a drafter ranks guesses: log_softmax(logits + T noise), if T > 1 log_softmax(logits /
+    T + noise).
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
     drafter's logits are right, filters included. How far they are off does not depend on T: divided by a small one, a
@@ -169,7 +172,7 @@ def scores(
         assert noise is not None, "sampled rows need noise"
         temperature = settings.temperature[:, None, None]
         cold, hot = jnp.clip(temperature, 0, 1), jnp.maximum(temperature, 1)
-        survives = _kept(_scale(logits, settings), settings, mode) if mode.filtered else True
+        survives = _survivors(_scale(logits, settings), settings, mode) if mode.filtered else True
         logits = logits / hot + cold * (noise - jnp.where(survives, 0.0, FILTER_PENALTY))
     return Scores(logits)
 
@@ -181,8 +184,8 @@ def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b
     return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature[:, None, None]
 
 
-def _kept(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Bool[Array, "b n v"]:
-    """Which tokens survive top-k, then top-p among those, then min-p."""
+def _survivors(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Bool[Array, "b n v"]:
+    """Returns which tokens survive top-k, then top-p among those, then min-p."""
 
     def everything() -> Bool[Array, "b n v"]:
         return jnp.ones_like(scaled, bool)

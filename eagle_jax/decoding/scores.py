@@ -22,11 +22,11 @@ class Scores:
         return Scores(self.logits[rows])
 
     def of_all(self) -> Float[Array, "*rows v"]:
-        """Scores of all tokens."""
+        """Returns the scores of all tokens."""
         return jax.nn.log_softmax(self.logits, axis=-1)
 
     def best(self, count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-        """The `count` best of each row, best first, and their tokens; of equal logits the lower token is first.
+        """Returns the `count` best of each row, best first, and their tokens; of equal logits the lower token is first.
 
         A row with nan or infinity has no distribution: all its scores are -inf, and the tokens may be any.
         """
@@ -34,7 +34,7 @@ class Scores:
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """As `Scores.best`; of log-probabilities themselves what exceeds 0 is taken as 0."""
+    """Works as `Scores.best`; of log-probabilities themselves what exceeds 0 is taken as 0."""
     if isinstance(scores, Scores):
         return scores.best(count)
     return ops.top_k(jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0)), count)

@@ -63,13 +63,13 @@ class Tree:
 
     @staticmethod
     def root_only(root: Int[Array, "b"], height: int = 0) -> "Tree":
-        """The tree that guesses nothing."""
+        """Returns the tree that guesses nothing."""
         tokens = root[:, None]
         return Tree(tokens=tokens, parent=jnp.full_like(tokens, -1), valid=jnp.ones_like(tokens, bool), height=height)
 
     @staticmethod
     def chain(root: Int[Array, "b"], tokens: Int[Array, "b c"], valid: Bool[Array, "b c"]) -> "Tree":
-        """The tree without branches that guesses `tokens` after the root, as far as all of them are `valid`."""
+        """Returns the tree without branches that guesses `tokens` after the root, as far as all of them are `valid`."""
         count = tokens.shape[1]
         below = jnp.cumprod(valid, axis=1, dtype=jnp.int32) > 0
         return Tree(
@@ -101,7 +101,7 @@ class Tree:
 
 
 def depth_below(ancestors: Bool[Array, "b n n"]) -> Int[Array, "b n"]:
-    """Edges between the root and each node: row sums of a tree's `ancestors`, less the node itself."""
+    """Returns edges between the root and each node: row sums of a tree's `ancestors`, less the node itself."""
     return jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
 
 

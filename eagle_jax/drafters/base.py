@@ -46,7 +46,7 @@ class View:
         return jnp.take_along_axis(self.tokens, self.length[:, None], axis=1)[:, 0]
 
     def noise_at(self, depth: int) -> Float[Array, "b 1 v"] | None:
-        """The noise of the tokens below nodes at `depth`."""
+        """Returns the noise of the tokens below nodes at `depth`."""
         return None if self.noise is None else self.noise[:, depth : depth + 1]
 
 
@@ -92,7 +92,7 @@ class CommittedRows:
     is_prefill_chunk: bool = static(default=False)
 
     def split_last(self) -> "tuple[CommittedRows, CommittedRows]":
-        """All true rows but the last one, as a chunk before it, and that one."""
+        """Returns all true rows but the last one, as a chunk before it, and that one."""
         before = jnp.maximum(self.count - 1, 0)
 
         def row_at(rows: Shaped[Array, "b r ..."]) -> Shaped[Array, "b 1 ..."]:
@@ -103,7 +103,7 @@ class CommittedRows:
         return chunk, CommittedRows(self.start + before, self.count - before, *jax.tree.map(row_at, rows))
 
     def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
-        """The value at the last true row; `before` where there is none."""
+        """Returns the value at the last true row; `before` where there is none."""
         last = jnp.take_along_axis(rows, jnp.maximum(self.count - 1, 0)[:, None, None], axis=1)[:, 0]
         return jnp.where((self.count > 0)[:, None], last, before)
 
@@ -139,7 +139,7 @@ class Drafter(abc.ABC):
 
     @abc.abstractmethod
     def init(self, target: Target, batch: int, slots: int) -> Any:
-        """State before any text: `batch` rows, room for `slots` tokens each."""
+        """Returns the state before any text: `batch` rows, room for `slots` tokens each."""
 
     @abc.abstractmethod
     def observe(self, target: Target, state: Any, observed: CommittedRows) -> Any:

@@ -1,4 +1,4 @@
-"""Trees from a DFlash block whose guesses depend on the token before: conditional edges in the place of marginals.
+"""Trees from a DFlash block whose guesses depend on the token before: conditional edges instead of marginals.
 
 One pass of the network has made the slots; a level of the tree costs the small heads of `models/edges.py` alone:
 
@@ -26,7 +26,7 @@ ScoresOf = Callable[[Array, int, Callable[[Array], Array]], Scores]
 
 
 def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
-    """A tree in the draft vocabulary, by the Markov head."""
+    """Returns a tree in the draft vocabulary, by the Markov head."""
 
     def below(
         level: int, before: Int[Array, "b f"], state: Float[Array, "b f r"]
@@ -47,7 +47,7 @@ def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput
 
 
 def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
-    """A tree in the draft vocabulary, of the slots' best tokens, by the selector.
+    """Returns a tree in the draft vocabulary, of the slots' best tokens, by the selector.
 
     They are the best without noise at any temperature, since the selector has learnt to compare these alone: among the
     best with noise are rare tokens, of which it knows nothing.
@@ -58,14 +58,14 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
     candidates = head.candidates(logits)
 
     def below(level: int, before: Int[Array, "b f"]) -> Scores:
-        """Logits of the slot's candidates."""
-        own = candidates[:, level : level + 1]
+        """Returns the logits of the slot's candidates."""
+        slot_candidates = candidates[:, level : level + 1]
 
         def part(values: Float[Array, "b n v"]) -> Float[Array, "b n c"]:
-            return jnp.take_along_axis(head.drafted_part(values), own, axis=2)
+            return jnp.take_along_axis(head.drafted_part(values), slot_candidates, axis=2)
 
         no_state = head.path_state(before.shape, slots.out.dtype)
-        return scores(head.edge_logits(_slot(slots, level), before, no_state, own)[0], level, part)
+        return scores(head.edge_logits(_slot(slots, level), before, no_state, slot_candidates)[0], level, part)
 
     def of_tokens(
         carry: None, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
@@ -73,10 +73,10 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
         return everywhere(level, head.target_ids(tokens)), carry
 
     def everywhere(level: int, before: Int[Array, "b f"]) -> Float[Array, "b f d"]:
-        """`below` for all tokens: others are impossible."""
+        """Returns `below` over all tokens; tokens that are no candidates are impossible."""
         none = jnp.full((*before.shape, head.draft_vocab_size), -jnp.inf)
-        own = jnp.broadcast_to(candidates[:, level : level + 1], (*before.shape, candidates.shape[2]))
-        return jnp.put_along_axis(none, own, below(level, before).of_all(), axis=2, inplace=False)
+        slot_candidates = jnp.broadcast_to(candidates[:, level : level + 1], (*before.shape, candidates.shape[2]))
+        return jnp.put_along_axis(none, slot_candidates, below(level, before).of_all(), axis=2, inplace=False)
 
     if view.guide is not None:  # an automaton forbids tokens by the node, not ranks
         names = {"drafted_part": head.drafted_part, "target_ids": head.target_ids}
@@ -93,7 +93,8 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
 
 
 def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:
-    """The tree without nodes that the head takes to be accepted with a probability below `least`, and all below them.
+    """Returns the tree without nodes that the head takes to be accepted with a probability below `least`, and all below
+    them.
 
     Of a chain it is what stands before the first such node, as in DSpark.
 
@@ -102,12 +103,12 @@ def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tre
     """
     before = jnp.take_along_axis(tree.tokens, jnp.maximum(tree.parent, 0), axis=1)
     slot = jnp.maximum(depth_below(tree.ancestors) - 1, 0)
-    own = BlockOutput(*(jnp.take_along_axis(part, slot[..., None], axis=1) for part in slots))
-    is_sure = (head.confidence(own, before) >= least) | (tree.parent < 0)
-    whole_path = jnp.all(~tree.ancestors | is_sure[:, None], axis=2)
-    return dataclasses.replace(tree, valid=tree.valid & whole_path)
+    slot_outputs = BlockOutput(*(jnp.take_along_axis(part, slot[..., None], axis=1) for part in slots))
+    is_sure = (head.confidence(slot_outputs, before) >= least) | (tree.parent < 0)
+    is_path_sure = jnp.all(~tree.ancestors | is_sure[:, None], axis=2)
+    return dataclasses.replace(tree, valid=tree.valid & is_path_sure)
 
 
 def _slot(slots: BlockOutput, level: int) -> BlockOutput:
-    """The slot of the tokens below nodes at `level`, for every node of a frontier."""
+    """Returns the slot of the tokens below nodes at `level`, for every node of a frontier."""
     return BlockOutput(*(part[:, level : level + 1] for part in slots))

@@ -39,9 +39,9 @@ class Calibrated(Wrapper):
 
     @staticmethod
     def of(drafter: Drafter, prior: Prior | None = None) -> "Calibrated":
-        """Without a prior the drafter's guesses are taken to be right as often as it says."""
-        known = prior or AS_DRAFTED
-        return Calibrated(drafter, jnp.asarray(known.greedy), jnp.asarray(known.sampled))
+        """Wraps a drafter. Without a prior the drafter's guesses are taken to be right as often as it says."""
+        prior_or_default = prior or AS_DRAFTED
+        return Calibrated(drafter, jnp.asarray(prior_or_default.greedy), jnp.asarray(prior_or_default.sampled))
 
     def init(self, target: Target, batch: int, slots: int) -> Counting:
         return Counting(state=self.drafter.init(target, batch, slots), counts=Counts.none(batch))

@@ -1,7 +1,7 @@
-"""Two drafters, one tree: retrieved branches beside those of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
+"""Two drafters, one tree: retrieved branches next to those of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
 
-A head guesses what is likely, retrieval what was said before. Both are checked by the same pass, so neither has to be
-chosen, and what both guess is checked once.
+A head guesses what is likely, retrieval what was written before. Both are checked by the same pass, so neither has to
+be chosen, and what both guess is checked once.
 
 Cost of one step: both drafters', and a comparison of all nodes of one tree with all of the other.
 """
@@ -75,12 +75,12 @@ class Hybrid(Drafter):
 
     def observe(self, target: Target, state: HybridState, observed: CommittedRows) -> HybridState:
         taps, cut, checked = observed.taps, len(self.first.taps), observed.checked
-        mine = dataclasses.replace(observed, taps=taps[:cut], checked=checked and self._first_part(checked))
-        others = dataclasses.replace(observed, taps=taps[cut:], checked=checked and _second_part(checked, state))
+        for_first = dataclasses.replace(observed, taps=taps[:cut], checked=checked and self._first_part(checked))
+        for_second = dataclasses.replace(observed, taps=taps[cut:], checked=checked and _second_part(checked, state))
         return dataclasses.replace(
             state,
-            first=self.first.observe(target, state.first, mine),
-            second=self.second.observe(target, state.second, others),
+            first=self.first.observe(target, state.first, for_first),
+            second=self.second.observe(target, state.second, for_second),
         )
 
     def propose(self, target: Target, state: HybridState, view: View, mode: Sampling) -> tuple[Tree, HybridState]:
@@ -91,19 +91,19 @@ class Hybrid(Drafter):
         return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
 
     def _first_part(self, checked: Verification) -> Verification:
-        """What the target made of the first drafter's tree, which the other's nodes follow."""
+        """Returns the verification of the first drafter's tree, which the other's nodes follow."""
         nodes, tree = self.first.shape.nodes, checked.tree
-        own = Tree(
+        first_tree = Tree(
             tokens=tree.tokens[:, :nodes],
             parent=tree.parent[:, :nodes],
             valid=tree.valid[:, :nodes],
             edges=None if tree.edges is None else tree.edges[:, :nodes],
         )
-        return Verification(tree=own, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
+        return Verification(tree=first_tree, logits=checked.logits[:, :nodes], draws=checked.draws[:, :nodes])
 
 
 def _second_part(checked: Verification, state: HybridState) -> Verification:
-    """What the target made of the second drafter's tree, wherever its nodes went."""
+    """Returns the verification of the second drafter's tree, wherever its nodes went."""
     was_read = jnp.take_along_axis(checked.tree.valid, state.place, axis=1)
     return Verification(
         tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid & was_read),

@@ -93,8 +93,9 @@ class Lookahead(Drafter):
             return self._iterate(state, observed.checked, observed.count)
 
     def _read(self, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
-        """The n-grams of a stretch of text (not those that go on in the next stretch); its tokens, spread out, are also
-        what the iteration begins with. The last token before the root comes alone and is nothing to begin with.
+        """Returns the n-grams of a stretch of text (not those that go on in the next stretch); its tokens, spread out,
+        are also what the iteration begins with. The last token before the root comes alone and is nothing to begin
+        with.
         """
         batch, rows = observed.tokens.shape
         index = jnp.arange(rows, dtype=jnp.int32)[None]
@@ -116,7 +117,7 @@ class Lookahead(Drafter):
         )
 
     def _iterate(self, state: LookaheadState, checked: Verification, count: Int[Array, "b"]) -> LookaheadState:
-        """Every column gets the token drawn below it and gives an n-gram; the oldest row goes."""
+        """Draws a token below every column and collects the n-grams; the oldest row is dropped."""
         first = 1 + self.window * (self.rows - 1)  # the nodes of the last row
         drawn = checked.draws[:, first : first + self.window]
         columns = jnp.concatenate([state.window, drawn[:, None]], axis=1)
@@ -152,7 +153,7 @@ class Lookahead(Drafter):
 def _remember(
     state: LookaheadState, keys: Int[Array, "b r"], ngrams: Int[Array, "b r c"], counts: Bool[Array, "b r"]
 ) -> LookaheadState:
-    """The pool with the n-grams that count and that it does not have, each in place of its key's oldest."""
+    """Returns the pool with the n-grams that count and that it does not have, each in place of its key's oldest."""
     guesses = state.pool.shape[2]
     earlier = jnp.tril(jnp.ones((keys.shape[1],) * 2, bool), -1)[None]
     same_key = keys[:, :, None] == keys[:, None, :]

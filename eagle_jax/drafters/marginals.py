@@ -15,7 +15,7 @@ from eagle_jax.models.any_head import AnyHead
 def grow(
     head: AnyHead, policy: TreePolicy, view: View, logits: Float[Array, "b p d"], mode: Sampling, coupled: bool
 ) -> Tree:
-    """The tree in which all nodes of one depth have the same candidates.
+    """Returns the tree in which all nodes of one depth have the same candidates.
 
     Args:
         head: whose draft vocabulary `logits` are of.

@@ -1,4 +1,4 @@
-"""Prompt lookup (Saxena 2023; PLD in Spec-Bench): what followed the last few tokens the last time they were said.
+"""Prompt lookup (Saxena 2023; PLD in Spec-Bench): what followed the last few tokens at their previous occurrence.
 
 Nothing is trained and nothing remembered: every step looks through the text so far. Pays where answers copy: in
 summaries, answers from documents, edits of code.
@@ -58,7 +58,8 @@ class PromptLookup(StatelessDrafter):
 
 
 def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: int) -> Int[Array, "b t"]:
-    """How many tokens before and at each position agree with those before and at position `length`, up to `longest`.
+    """Returns how many tokens before and at each position agree with those before and at position `length`, up to
+    `longest`.
 
     Positions from `length` on have 0: the end of the text is no match for itself.
     """

@@ -100,7 +100,7 @@ class Rest(StatelessDrafter):
             return keep_best(self.shape, view.root, share, trie.tokens, trie.parents), state
 
     def _retrieve(self, tokens: Int[Array, "t"], length: Int[Array, ""]) -> Int[Array, "s d"]:
-        """What follows the longest end of one text in the store; -1 where there is nothing."""
+        """Retrieves what follows the longest suffix of one text in the store; -1 where there is nothing."""
         sizes = jnp.arange(self.longest, self.shortest - 1, -1, dtype=jnp.int32)
         column = jnp.arange(self.longest, dtype=jnp.int32)
         ends = tokens[jnp.maximum(length - sizes[:, None] + 1 + column[None], 0)]  # [e longest], the first `size` count
@@ -118,7 +118,7 @@ class Rest(StatelessDrafter):
         return jnp.where((line < num_matches)[:, None], follows, -1)
 
     def _places(self, ends: Int[Array, "e n"], sizes: Int[Array, "e"], after: bool) -> Int[Array, "e"]:
-        """The first place in the store's order whose tokens are not below (after: above) each of `ends`."""
+        """Returns the first place in the store's order whose tokens are not below (after: above) each of `ends`."""
         count = len(self.store.order)
         column = jnp.arange(self.longest, dtype=jnp.int32)[None]
         low, high = jnp.zeros_like(sizes), jnp.full_like(sizes, count)

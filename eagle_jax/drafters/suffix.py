@@ -73,8 +73,8 @@ class SuffixDecoding(StatelessDrafter):
             agreeing = suffix_matches(view.tokens, view.length, max(LENGTHS))
             candidates = [self._candidates(view, agreeing, size) for size in LENGTHS]
         with jax.named_scope("suffix_tree"):
-            kept = by_row(lambda rows: jax.lax.top_k(rows, self.nodes - 1)[0])
-            expected = jnp.stack([jnp.sum(kept(shares), axis=1) for shares, _, _ in candidates])  # [e b]
+            best_shares = by_row(lambda rows: jax.lax.top_k(rows, self.nodes - 1)[0])
+            expected = jnp.stack([jnp.sum(best_shares(shares), axis=1) for shares, _, _ in candidates])  # [e b]
             best = len(LENGTHS) - 1 - jnp.argmax(expected[::-1], axis=0)  # of equal ones the longest end
             row = jnp.arange(len(view.root))
             shares, tokens, parents = (jnp.stack(part)[best, row] for part in zip(*candidates, strict=True))
@@ -83,8 +83,8 @@ class SuffixDecoding(StatelessDrafter):
     def _candidates(
         self, view: View, agreeing: Int[Array, "b t"], size: int
     ) -> tuple[Float[Array, "b c"], Int[Array, "b c"], Int[Array, "b c"]]:
-        """What followed where the last `size` tokens stood: each node's share of the places, 0 for none, its token, and
-        its parent.
+        """Returns the continuations of earlier places with the same last `size` tokens: each node's share of the
+        places, 0 for none, its token, and its parent.
         """
         index = jnp.arange(agreeing.shape[1], dtype=jnp.float32)[None]  # of integers XLA sorts all to find the largest
         latest = by_row(lambda rows: jax.lax.top_k(rows, min(self.places, rows.shape[1]))[0])

@@ -82,7 +82,7 @@ class VerifyOnly(Drafter):
 
 
 def _as_if_checked(tree: Tree, checked: Verification) -> Verification:
-    """The drafted tree, with what the target made of its root at every node."""
+    """Returns the drafted tree, with what the target made of its root at every node."""
     nodes = tree.tokens.shape[1]
     logits, draws = (jnp.repeat(rows, nodes, axis=1) for rows in (checked.logits, checked.draws))
     return Verification(tree=tree, logits=logits, draws=draws)

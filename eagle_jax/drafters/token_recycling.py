@@ -23,7 +23,7 @@ from eagle_jax.struct import pytree, static
 
 # How often the candidate of each rank is the one, roughly: the default trees are the likeliest nodes under it.
 RANKS = (0.5, 0.15, 0.09, 0.06, 0.04, 0.03, 0.02, 0.02)
-# What a pair that was only read counts for, beside log-probabilities of what the target said.
+# Score of a pair that was only read, compared with log-probabilities of the target's tokens.
 READ = 0.0
 
 
@@ -46,7 +46,7 @@ class Table:
         scores: Float[Array, "b r w"],
         counts: Bool[Array, "b r"],
     ) -> "Table":
-        """New candidates after `keys`; of rows with the same key the last that counts is kept."""
+        """Returns new candidates after `keys`; of rows with the same key the last that counts is kept."""
         later = jnp.triu(jnp.ones((keys.shape[1],) * 2, bool), 1)[None]
         again = jnp.any((keys[:, :, None] == keys[:, None, :]) & counts[:, None, :] & later, axis=2)
         at = jnp.where(counts & ~again, keys, self.tokens.shape[1])  # out of range: dropped
@@ -102,7 +102,7 @@ class TokenRecycling(Drafter):
             return self._learn(state, observed.checked, active)
 
     def _read(self, table: Table, observed: CommittedRows) -> Table:
-        """The pairs of a text: what follows each token comes before the candidates that it had."""
+        """Returns the pairs of a text: what follows each token comes before the candidates that it had."""
         rows = observed.following.shape[1]
         keys, following = jnp.maximum(observed.tokens, 0), observed.following
         counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
@@ -114,7 +114,7 @@ class TokenRecycling(Drafter):
         return table.write(keys, tokens, scores, counts)
 
     def _learn(self, table: Table, checked: Verification, active: Bool[Array, "b"]) -> Table:
-        """What the target made of every node of a tree."""
+        """Adds the target's best tokens at every node of a tree."""
         scores, tokens = Scores(checked.logits).best(table.tokens.shape[2])
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 

@@ -30,10 +30,10 @@ class Trie:
         batch, count, length = lines.shape
         going_on = jnp.cumprod(valid, axis=2).astype(bool)
         equal = (lines[:, :, None] == lines[:, None]) & going_on[:, :, None] & going_on[:, None]
-        alike = jnp.cumprod(equal, axis=3).astype(bool)  # [b s s d]: line and line are the same up to depth d
+        is_same_prefix = jnp.cumprod(equal, axis=3).astype(bool)  # [b s s d]: line and line are the same up to depth d
         index = jnp.arange(count, dtype=jnp.int32)
-        first = jnp.min(jnp.where(alike, index[None, None, :, None], count), axis=2)
-        through = jnp.where(first == index[None, :, None], jnp.sum(alike, axis=2, dtype=jnp.int32), 0)
+        first = jnp.min(jnp.where(is_same_prefix, index[None, None, :, None], count), axis=2)
+        through = jnp.where(first == index[None, :, None], jnp.sum(is_same_prefix, axis=2, dtype=jnp.int32), 0)
         above = first[:, :, :-1] + jnp.arange(length - 1, dtype=jnp.int32)[None, None] * count
         parents = jnp.concatenate([jnp.full((batch, count, 1), -1, jnp.int32), above], axis=2)
 
@@ -48,7 +48,7 @@ class Trie:
         )
 
     def tree(self, root: Int[Array, "b"], height: int) -> Tree:
-        """All of it, below `root`."""
+        """Returns all of it, below `root`."""
         top = jnp.zeros_like(root[:, None])
         return Tree(
             tokens=jnp.concatenate([root[:, None], self.tokens], axis=1),
@@ -59,8 +59,8 @@ class Trie:
 
 
 def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
-    """`tree`, followed by the nodes of `other` below the root, and where each node of `other` is in it. Those that
-    `tree` has already are invalid.
+    """Returns `tree`, followed by the nodes of `other` below the root, and where each node of `other` is in it. Those
+    that `tree` has already are invalid.
 
     What hangs below a node that both have hangs below `tree`'s:
 
@@ -74,19 +74,19 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
     batch, size = tree.tokens.shape
     nodes = other.tokens.shape[1]
     height = nodes - 1 if other.height is None else other.height
-    own = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
-    place, is_found = own.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
+    appended = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
+    place, is_shared = appended.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
     for _ in range(height):  # after round d the nodes of depth d are in place
         parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
         same = _same(tree, other, parent)
-        is_found = jnp.any(same, axis=2)
-        place = jnp.where(is_found, jax.lax.argmax(same, 2, jnp.int32), own).at[:, 0].set(0)
+        is_shared = jnp.any(same, axis=2)
+        place = jnp.where(is_shared, jax.lax.argmax(same, 2, jnp.int32), appended).at[:, 0].set(0)
 
     parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
     grafted = Tree(
         tokens=jnp.concatenate([tree.tokens, other.tokens[:, 1:]], axis=1),
         parent=jnp.concatenate([tree.parent, parent[:, 1:]], axis=1),
-        valid=jnp.concatenate([tree.valid, (other.valid & ~is_found)[:, 1:]], axis=1),
+        valid=jnp.concatenate([tree.valid, (other.valid & ~is_shared)[:, 1:]], axis=1),
         edges=None if tree.edges is None else jnp.pad(tree.edges, ((0, 0), (0, nodes - 1)), constant_values=-jnp.inf),
         height=None if tree.height is None else max(tree.height, height),
     )
@@ -94,7 +94,7 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
 
 
 def _same(tree: Tree, other: Tree, parent: Int[Array, "b m"]) -> Bool[Array, "b m n"]:
-    """Which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
+    """Returns which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
     below = tree.parent[:, None, :] == parent[:, :, None]
     tokens = tree.tokens[:, None, :] == other.tokens[:, :, None]
     return below & tokens & (tree.valid[:, None, :] & other.valid[:, :, None])

@@ -67,7 +67,7 @@ class Conversation:
 
 
 def to_record(conversation: Conversation) -> dict[str, Any]:
-    """A line of an answer file."""
+    """Returns a line of an answer file."""
     answers = conversation.answers
     choice = {
         "index": 0,
@@ -133,7 +133,7 @@ def from_line(line: str | bytes, place: str) -> Conversation:
 
 
 def _is_spent(entry: Any) -> bool:
-    """Whether it is what `dataclasses.astuple` makes of a `BudgetUse`."""
+    """Returns whether it is what `dataclasses.astuple` makes of a `BudgetUse`."""
     if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) not in (int, float):
         return False
     return all(type(count) is int for count in entry[:3])

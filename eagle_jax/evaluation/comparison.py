@@ -78,26 +78,26 @@ def _seconds(answers: list[Answer]) -> float:
 
 
 def too_long(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:
-    """Ids of the questions of which not even the first turn leaves room for an answer."""
+    """Returns the ids of the questions of which not even the first turn leaves room for an answer."""
     return [question.id for question in questions if prompter([_user(question.turns[0])]) is None]
 
 
 def first_prompt(prompter: Prompter, questions: Sequence[Question]) -> Prompt:
-    """What the first question that fits begins with."""
+    """Returns the first prompt of the first question that fits."""
     prompts = (prompter([_user(question.turns[0])]) for question in questions)
     return next(prompt for prompt in prompts if prompt is not None)
 
 
 def _converse(prompter: Prompter, question: Question, method: Method, sampling: dict[str, Any]) -> list[Answer]:
-    talk: list[Message] = []
+    conversation: list[Message] = []
     answers: list[Answer] = []
     for turn in question.turns:
-        talk.append(_user(turn))
-        prompt = prompter(talk)
+        conversation.append(_user(turn))
+        prompt = prompter(conversation)
         if prompt is None:
             break
         answers.append(_ask(prompter, prompt, method, sampling))
-        talk.append({"role": "assistant", "content": answers[-1].text})
+        conversation.append({"role": "assistant", "content": answers[-1].text})
     return answers
 
 

@@ -1,7 +1,7 @@
 """The report's figures as SVG text. Colours are classes, so that a style decides them for light and dark: figures.css,
 which the report's page holds once, and a figure that is a file of its own (`alone`) for itself.
 
-`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. Whatever stands behind a mark is in its
+`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. The background of a mark is in its
 `<title>`, which browsers show under the pointer.
 """
 
@@ -67,14 +67,14 @@ class Svg:
 
 
 def alone(svg: str) -> str:
-    """A figure as a file of its own, with the style in it and a ground to stand on."""
+    """Returns a figure as a file of its own, with the style in it and a ground to stand on."""
     start = svg.index(">") + 1
     style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     return f'{svg[:start]}{style}<rect class="page" width="100%" height="100%"/>{svg[start:]}'
 
 
 def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """A line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
+    """Returns a line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
     values = [value for row in rows.values() for value in row.values() if math.isfinite(value)]
     svg = Svg(len(rows) * ROW + 30, label)
     x, ticks = _axis(max(values, default=1.0))
@@ -94,7 +94,7 @@ def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str
 
 
 def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """A bar per row, made of its parts one after the other, its sum after it."""
+    """Returns a bar per row, made of its parts one after the other, its sum after it."""
     svg = Svg(len(rows) * ROW + 34, label)
     x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
     for tick in ticks:
@@ -112,7 +112,9 @@ def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> 
 
 
 def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, legend: bool = False) -> str:
-    """Shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend`, for a figure that stands alone."""
+    """Draws shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend`, for a figure that stands
+    alone.
+    """
     bottom, steps = 250, max((len(values) for values in series.values()), default=1)
     svg = Svg(bottom + 44, label)
     left, right = 60, WIDTH - 30
@@ -141,7 +143,7 @@ def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, lege
 
 
 def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str, axes: tuple[str, str]) -> str:
-    """Points of two shares, and the line on which they are equal; a colour for each series.
+    """Draws the points of two shares, and the line on which they are equal; a colour for each series.
 
     Args:
         series: points (x, y), by name.
@@ -170,7 +172,7 @@ def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str,
 
 
 def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
-    """Shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
+    """Draws shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
     columns = max((len(row) for row in rows.values()), default=1)
     cell = min((WIDTH - LEFT - 20) / columns, 70)
     svg = Svg(len(rows) * ROW + 44, label)
@@ -189,7 +191,8 @@ def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
 
 
 def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], drawn: str, label: str) -> str:
-    """A draft tree from left to right: what was committed in colour, and the token drawn below it as a leaf more.
+    """Returns a draft tree from left to right: what was committed in colour, and the token drawn below it as a leaf
+    more.
 
     Args:
         parents: parent of each node; -1 for the root, and -2 for what is no guess and is not drawn.
@@ -214,7 +217,9 @@ def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], 
 
 
 def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number], int]:
-    """Column and row of each node, and how many rows: a leaf takes one, others stand between their children."""
+    """Returns the column and row of each node, and how many rows: a leaf takes one, others stand between their
+    children.
+    """
     column: dict[int, int] = {}
     for node in parent:
         column[node] = column[parent[node]] + 1 if node else 0
@@ -245,7 +250,7 @@ def _colour(number: int) -> str:
 
 
 def _axis(largest: Number, room: Number = 20) -> tuple[Callable[[Number], Number], list[Number]]:
-    """A linear scale from 0 to a little more than `largest`, and its ticks."""
+    """Returns a linear scale from 0 to a little more than `largest`, and its ticks."""
     raw = max(largest, 1e-9) / 6
     power = 10 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)

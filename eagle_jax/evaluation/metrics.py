@@ -25,7 +25,7 @@ class SpecBench:
     Attributes:
         mean_accepted_tokens: mean over all steps of the tokens that they committed.
         tokens_per_second: mean over questions of generated tokens by wall time, prefill included.
-        baseline_tokens_per_second: the same of plain decoding, its tokens counted as said above.
+        baseline_tokens_per_second: the same of plain decoding, its tokens counted as above.
         speedup: their quotient.
     """
 
@@ -86,7 +86,7 @@ def task(category: str) -> str:
 
 
 def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation] | None) -> Figures:
-    """The figures of one method's conversations beside plain decoding's on the same questions."""
+    """Returns the figures of one method's conversations compared with plain decoding's on the same questions."""
     answers = list(_answers(conversations))
     base = None if plain is None else list(_answers(plain))
     lengths = [length for answer in answers for length in answer.accepted_lengths]
@@ -121,7 +121,7 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
 def by_group(
     conversations: Mapping[str, Sequence[Conversation]], plain: str | None, *, tasks: bool
 ) -> dict[str, dict[str, Figures]]:
-    """Figures of every method: per group of questions, in order of appearance, and last of all, "overall".
+    """Returns the figures of every method: per group of questions, in order of appearance, and last of all, "overall".
 
     Args:
         conversations: by method; the same questions for each.
@@ -130,12 +130,12 @@ def by_group(
     """
 
     def of(group: str, method: str) -> list[Conversation]:
-        return [talk for talk in conversations[method] if group in (name(talk), OVERALL)]
+        return [conversation for conversation in conversations[method] if group in (name(conversation), OVERALL)]
 
-    def name(talk: Conversation) -> str:
-        return task(talk.category) if tasks else talk.category
+    def name(conversation: Conversation) -> str:
+        return task(conversation.category) if tasks else conversation.category
 
-    groups = dict.fromkeys(name(talk) for talks in conversations.values() for talk in talks)
+    groups = dict.fromkeys(name(conversation) for talks in conversations.values() for conversation in talks)
     return {
         group: {m: figures(of(group, m), None if plain is None else of(group, plain)) for m in conversations}
         for group in (*groups, OVERALL)
@@ -143,15 +143,23 @@ def by_group(
 
 
 def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> SpecBench:
-    """The figures as Spec-Bench computes them."""
+    """Returns the figures as Spec-Bench computes them."""
     lengths = [length for answer in _answers(conversations) for length in answer.accepted_lengths]
-    speed = _mean(_by_seconds(talk, sum(len(answer.token_ids) for answer in talk.answers)) for talk in conversations)
-    baseline = _mean(_by_seconds(talk, sum(answer.retokenized - 1 for answer in talk.answers)) for talk in plain)
+    speed = _mean(
+        _by_seconds(conversation, sum(len(answer.token_ids) for answer in conversation.answers))
+        for conversation in conversations
+    )
+    baseline = _mean(
+        _by_seconds(conversation, sum(answer.retokenized - 1 for answer in conversation.answers))
+        for conversation in plain
+    )
     return SpecBench(_mean(lengths), speed, baseline, _ratio(speed, baseline))
 
 
 def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
-    """Where two conversations part: (turn, token), counted from 0; None if they are identical as far as both go."""
+    """Returns where two conversations part: (turn, token), counted from 0; None if they are identical as far as both
+    go.
+    """
     for turn, (one, other) in enumerate(zip(a.answers, b.answers, strict=False)):
         if one.token_ids != other.token_ids:
             pairs = itertools.zip_longest(one.token_ids, other.token_ids)
@@ -160,8 +168,8 @@ def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
 
 
 def _identical(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> int:
-    base = {talk.id: talk.answers for talk in plain}
-    pairs = ((talk.answers, base.get(talk.id, ())) for talk in conversations)
+    base = {conversation.id: conversation.answers for conversation in plain}
+    pairs = ((conversation.answers, base.get(conversation.id, ())) for conversation in conversations)
     return sum(a.token_ids == b.token_ids for one, other in pairs for a, b in zip(one, other, strict=False))
 
 

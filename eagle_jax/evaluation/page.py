@@ -11,7 +11,7 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
 def render(results: Results) -> str:
-    """The page of a run's results."""
+    """Returns the page of a run's results."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -47,12 +47,12 @@ def _depths(results: Results) -> str:
 
 
 def _sizes(results: Results) -> list[str]:
-    """Sizes of trees that steps had, in words."""
+    """Returns the sizes of trees that steps had, in words."""
     return [_size(nodes) for nodes in sorted({one.nodes for row in _overall(results) for one in row.spent})]
 
 
 def _budgets(results: Results) -> str | None:
-    """Seconds of steps by the size of their trees; None of answers that do not tell."""
+    """Returns the seconds of steps by the size of their trees; None for answers without them."""
     sizes = _sizes(results)
     if not sizes:
         return None

@@ -36,30 +36,32 @@ class Prompter:
         """Tokens that a prompt may have."""
         return self.model.context - self.max_new_tokens
 
-    def __call__(self, talk: list[Message]) -> Prompt | None:
-        """The prompt; None if the conversation is too long, and cutting was not asked for or does not help."""
-        ids = self._encode(talk)
+    def __call__(self, conversation: list[Message]) -> Prompt | None:
+        """Returns the prompt; None if the conversation is too long, and cutting was not asked for or does not help."""
+        ids = self._encode(conversation)
         if len(ids) <= self.room:
             return Prompt(ids, 0)
         if not self.cut:
             return None
-        few, many = 0, sum(len(message["content"]) for message in talk) - 1  # one character stays
+        few, many = 0, sum(len(message["content"]) for message in conversation) - 1  # one character stays
         while few + 1 < many:
             middle = (few + many) // 2
-            fits = len(self._encode(_without(talk, middle))) <= self.room
+            fits = len(self._encode(_without(conversation, middle))) <= self.room
             few, many = (few, middle) if fits else (middle, many)
-        ids = self._encode(_without(talk, many))
+        ids = self._encode(_without(conversation, many))
         return Prompt(ids, many) if len(ids) <= self.room else None
 
-    def _encode(self, talk: list[Message]) -> list[int]:
-        prompt = list(talk) if self.chat else "\n".join(message["content"] for message in talk)
+    def _encode(self, conversation: list[Message]) -> list[int]:
+        prompt = list(conversation) if self.chat else "\n".join(message["content"] for message in conversation)
         return encode(self.model.tokenizer, prompt, self.model.target.config.vocab_size, "the prompt")
 
 
-def _without(talk: list[Message], characters: int) -> list[Message]:
-    """The conversation without its first `characters`; a question and its answer that are gone altogether go as one."""
+def _without(conversation: list[Message], characters: int) -> list[Message]:
+    """Returns the conversation without its first `characters`; a question and its answer that are gone altogether go as
+    one.
+    """
     left = []
-    for message in talk:
+    for message in conversation:
         text = message["content"]
         left.append({**message, "content": text[characters:]})
         characters = max(characters - len(text), 0)

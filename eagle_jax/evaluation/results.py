@@ -1,4 +1,4 @@
-"""A run's folder, read for a report: figures by task and method, and what has to be said about them."""
+"""A run's folder, read for a report: figures by task and method, and notes on them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from eagle_jax.evaluation.answers import Conversation
 from eagle_jax.evaluation.metrics import LONG, OVERALL, Figures, by_group
 from eagle_jax.evaluation.store import RUN, TRACES, answer_file, read_answers, read_json, read_run
 
-# What a report says of a run, and the type of each entry; `methods` is seen to when the file is read.
-SAID = {
+# Types of the entries of a run that a report shows; `methods` is checked when the file is read.
+RUN_TYPES = {
     **dict(command=str, started=str, cores=int, eagle_jax=str, jax=str),
     **dict(questions=int, skipped=list, turns=dict, context=int),
 }
-SET = dict(max_new_tokens=int, sampling=dict, chat=bool, heads=list, dtype=str, device=str)
+SETTING_TYPES = dict(max_new_tokens=int, sampling=dict, chat=bool, heads=list, dtype=str, device=str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Results:
         return self.run["settings"]["methods"]
 
     def is_chain(self, method: str) -> bool:
-        """Whether it drafts one token after the other, without branches."""
+        """Returns whether it drafts one token after the other, without branches."""
         shape = self.methods[method]
         return shape["nodes"] == shape["depth"] + 1 > 1
 
@@ -55,7 +55,7 @@ def read_results(folder: Path) -> Results:
         ValueError: the folder is no run's, a line in it is no answer, or no question has been answered by all methods.
     """
     run = read_run(folder)
-    for entries, kinds in ((run, SAID), (run["settings"], SET)):
+    for entries, kinds in ((run, RUN_TYPES), (run["settings"], SETTING_TYPES)):
         for name, kind in kinds.items():
             if not isinstance(entries.get(name), kind):
                 raise ValueError(
@@ -68,15 +68,15 @@ def read_results(folder: Path) -> Results:
     missing = [name for name in methods if name not in by_method]
     if missing:
         raise ValueError(f"{folder} has no answers of {', '.join(missing)} yet; let the run go on")
-    talks = _common({name: answers.conversations for name, answers in by_method.items()})
-    if not talks[methods[0]]:
+    conversations = _common({name: answers.conversations for name, answers in by_method.items()})
+    if not conversations[methods[0]]:
         raise ValueError(f"{folder} holds no question yet that every method has answered; let the run go on")
     plain = next((name for name in methods if name in ("plain", "none")), None)
-    groups = by_group(talks, plain, tasks=True)
+    groups = by_group(conversations, plain, tasks=True)
     return Results(
         run=run,
         plain=plain,
-        talks=talks,
+        talks=conversations,
         groups=groups,
         traces=read_json(folder / TRACES) if (folder / TRACES).exists() else {},
         notes=[
@@ -91,7 +91,7 @@ def read_results(folder: Path) -> Results:
                 run["questions"],
                 len(run["skipped"]),
                 run["turns"],
-                talks[methods[0]],
+                conversations[methods[0]],
                 room=run["settings"]["max_new_tokens"],
                 context=run["context"],
             ),
@@ -99,48 +99,58 @@ def read_results(folder: Path) -> Results:
     )
 
 
-def _common(talks: dict[str, list[Conversation]]) -> dict[str, list[Conversation]]:
-    """The conversations about questions that every method answered, in the first method's order."""
-    by_id = {name: {talk.id: talk for talk in had} for name, had in talks.items()}
+def _common(conversations: dict[str, list[Conversation]]) -> dict[str, list[Conversation]]:
+    """Returns the conversations about questions that every method answered, in the first method's order."""
+    by_id = {name: {conversation.id: conversation for conversation in had} for name, had in conversations.items()}
     first = next(iter(by_id.values()))
     shared = [id_ for id_ in first if all(id_ in had for had in by_id.values())]
     return {name: [had[id_] for id_ in shared] for name, had in by_id.items()}
 
 
 def repeated(repeats: int) -> list[str]:
-    """A sentence on whose times are told, where there were several."""
+    """Returns a sentence on which run's times are reported, where there were several."""
     return [f"Each question was asked {repeats} times under each method; the quickest counts."] if repeats > 1 else []
 
 
 def left_out(
-    questions: int, skipped: int, turns: Mapping[str, int], talks: Sequence[Conversation], *, room: int, context: int
+    questions: int,
+    skipped: int,
+    turns: Mapping[str, int],
+    conversations: Sequence[Conversation],
+    *,
+    room: int,
+    context: int,
 ) -> list[str]:
-    """Sentences on what was not asked, or not in full; none when all was.
+    """Returns sentences on what was not asked, or not in full; none when all was.
 
     Args:
         questions, skipped: how many there are, and how many of them do not fit.
         turns: how many turns each question has, by its id as text.
-        talks: one method's conversations.
+        conversations: one method's conversations.
         room: tokens that an answer may have.
     """
     limit = f"with {room} new tokens they exceed the context of {context}"
     notes = []
     if skipped:
         notes.append(f"Skipped {skipped} of {questions} questions: {limit}.")
-    waiting = questions - skipped - len(talks)
+    waiting = questions - skipped - len(conversations)
     if waiting:
         notes.append(f"Left out {_count(waiting, 'question')} that not every method has answered yet.")
-    later = sum(turns[str(talk.id)] - len(talk.answers) for talk in talks if str(talk.id) in turns)
+    later = sum(
+        turns[str(conversation.id)] - len(conversation.answers)
+        for conversation in conversations
+        if str(conversation.id) in turns
+    )
     if later:
         notes.append(f"Left out {_count(later, 'later turn')}: {limit}.")
-    cut = sum(answer.prompt_cut > 0 for talk in talks for answer in talk.answers)
+    cut = sum(answer.prompt_cut > 0 for conversation in conversations for answer in conversation.answers)
     if cut:
         notes.append(f"Cut {_count(cut, 'prompt')} from the left to what fits.")
     return notes
 
 
 def _repetitive(figures: Figures) -> list[str]:
-    """A sentence on answers that go round in circles, since they are drafted more easily than text is."""
+    """Returns a sentence on answers that go round in circles, since they are drafted more easily than text is."""
     if not figures.repetitive:
         return []
     return [

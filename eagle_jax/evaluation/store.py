@@ -11,7 +11,7 @@ from typing import Any
 from eagle_jax.checks import check_same_settings
 from eagle_jax.durable import PART, hold, replacing
 from eagle_jax.evaluation.answers import Conversation, from_line, to_record
-from eagle_jax.jsonl import JsonLines, Read, whole_lines
+from eagle_jax.jsonl import JsonLines, Read, complete_lines
 
 RUN, TRACES, LOCK = "run.json", "traces.json", ".lock"
 
@@ -22,7 +22,7 @@ class Answers:
 
     Attributes:
         conversations: of all whole lines.
-        unfinished: bytes of a last line without its end, which a kill left behind.
+        unfinished: bytes of a last line without its end, left by a kill.
     """
 
     conversations: list[Conversation]
@@ -37,7 +37,7 @@ def read_answers(path: str | Path) -> Answers:
         ValueError: a finished line is no answer, or two answer the same question; the message names it.
     """
     path = Path(path)
-    lines = list(whole_lines(path, _reader(path)))
+    lines = list(complete_lines(path, _reader(path)))
     size = sum(len(line) for _, line in lines)
     return Answers([conversation for conversation, _ in lines], path.stat().st_size - size)
 
@@ -76,7 +76,7 @@ class Folder:
     Args:
         path: made if it is not there.
         settings: what every answer depends on; kept in `run.json`. `settings["methods"]` lists names with their trees.
-        about: what is said of the run besides: its command, versions.
+        about: further facts about the run: its command, versions.
 
     Attributes:
         conversations: what is there, by method's name.
@@ -98,7 +98,7 @@ class Folder:
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
             if begun:
-                read_run(path)  # somebody else's is not replaced
+                read_run(path)  # other files are not replaced
             (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})
         paths = {name: answer_file(path, name) for name in settings["methods"]}
@@ -121,7 +121,11 @@ class Folder:
     @property
     def answered(self) -> set[tuple[str, int | str]]:
         """(method, question id) of all that is there."""
-        return {(name, talk.id) for name, talks in self.conversations.items() for talk in talks}
+        return {
+            (name, conversation.id)
+            for name, conversations in self.conversations.items()
+            for conversation in conversations
+        }
 
     def append(self, conversation: Conversation) -> None:
         """Writes one line and waits until it is on the disk."""
@@ -136,12 +140,12 @@ def _open(path: Path) -> JsonLines[Conversation]:
 
 
 def answer_file(folder: Path, method: str) -> Path:
-    """`eagle:60,7,10` answers into `eagle_60_7_10.jsonl`, `eagle@runs/head` into `eagle_runs_head.jsonl`."""
+    """Returns the file of a method: `eagle_60_7_10.jsonl` for `eagle:60,7,10`."""
     return folder / (re.sub(r"[:,@/\\]", "_", method) + ".jsonl")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What `run.json` says. Raises ValueError if the folder is no run's."""
+    """Reads `run.json`. Raises ValueError if the folder is no run's."""
     path = folder / RUN
     if not path.exists():
         raise ValueError(f"{folder} holds no {RUN}; expected a folder that `eagle-jax eval --out` made")
@@ -158,7 +162,7 @@ def _is_shape(tree: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value that a file holds; a sentence if it holds none."""
+    """Returns the JSON value that a file holds; a sentence if it holds none."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
@@ -172,7 +176,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings by name, each a value that can be said: methods with their trees, groups of settings one by one."""
+    """Returns settings by name, each a printable value: methods with their trees, groups of settings one by
+    one.
+    """
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "methods":

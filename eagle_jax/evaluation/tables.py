@@ -32,7 +32,7 @@ class Table:
 
 
 def tables(results: Results) -> list[Table]:
-    """All tables of a report, the overall one first."""
+    """Returns all tables of a report, the overall one first."""
     return [
         _overall(results),
         _by_task(
@@ -54,12 +54,12 @@ def tables(results: Results) -> list[Table]:
 
 
 def number(value: float, form: str = ".2f") -> str:
-    """A figure, or a dash where there was nothing to compute it from."""
+    """Returns a figure, or a dash where there was nothing to compute it from."""
     return f"{value:{form}}" if math.isfinite(value) else "-"
 
 
 def shares(results: Results) -> dict[str, list[float]]:
-    """Share of the steps that committed 1, 2, ... tokens, by method."""
+    """Returns the share of the steps that committed 1, 2, ... tokens, by method."""
     overall = results.groups[OVERALL]
     return {name: [count / row.steps for count in row.lengths] for name, row in overall.items() if row.steps}
 
@@ -146,7 +146,7 @@ def _spent(results: Results) -> list[Table]:
 
 
 def spent_cells(spent: api.BudgetUse) -> list[str]:
-    """Cells below `SPENT`."""
+    """Returns cells below `SPENT`."""
     each = spent.tokens / spent.steps if spent.steps else math.nan
     return [f"{spent.nodes}", f"{spent.steps}", f"{spent.tokens}", number(each), f"{spent.seconds:.2f}"]
 

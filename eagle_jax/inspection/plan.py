@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import Pair, known_pair, quant_types, target_config
@@ -17,7 +17,7 @@ from eagle_jax.converters.files import Weights
 from eagle_jax.converters.heads import kinds, mtp
 from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.dtypes import dtype_of
-from eagle_jax.loading.folders import is_own_layer
+from eagle_jax.loading.folders import means_mtp_layer
 from eagle_jax.loop.greedy import MOST as LOGITS
 from eagle_jax.methods.default_trees import PUBLISHED, shrink_to
 from eagle_jax.models import layout
@@ -26,7 +26,7 @@ from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
 from eagle_jax.ops.attention_parts import MOST as SCORES
 from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
-from eagle_jax.scheduling.sizes import CHUNK, slots_beside
+from eagle_jax.scheduling.sizes import CHUNK, slots_for_tree
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
 from eagle_jax.sharding.rules import map_paths
 
@@ -78,7 +78,7 @@ def plan(
     nodes: int = 60,
     quantize: str | Scheme | None = None,
 ) -> Plan:
-    """The memory that a pair takes on each chip.
+    """Returns the memory that a pair takes on each chip.
 
     Args:
         target: name of a published pair, or a folder with a `config.json`.
@@ -105,28 +105,28 @@ def plan(
     """
     config, drafting = configs(target, head)
     stored = tuple(quant_types(target).items()) if known_pair(target) is None else ()
-    counts = (whole(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
+    counts = (whole_number(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
     requests, slots, nodes = counts
     arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize), stored
     if mesh is not None:
         return of_configs(config, drafting, parse(mesh), *arguments)
-    chips = whole("chips", chips, 1)
+    chips = whole_number("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
     plans = [of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
     return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
-    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, beside trees of `nodes`."""
+    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, with trees of `nodes`."""
     depth = shrink_to(PUBLISHED, nodes).depth if nodes > 1 else 0
-    return slots_beside(depth, tokens - 1, tokens, CHUNK)
+    return slots_for_tree(depth, tokens - 1, tokens, CHUNK)
 
 
 def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaConfig, HeadConfig | None]:
-    """Configurations of a pair, without its weights."""
+    """Returns the configurations of a pair, without its weights."""
     pair = known_pair(target)
     config = target_config(Path(target)) if pair is None else _config_of(pair)
-    if is_own_layer(head):
+    if means_mtp_layer(head):
         if pair is not None or not _may_hold_layer(Path(target)):
             raise ValueError(
                 f"{target} has no layer for multi-token prediction (MTP) that is known; leave the head out"
@@ -152,7 +152,7 @@ def _config_of(pair: Pair) -> LlamaConfig:
 
 
 def _may_hold_layer(folder: Path) -> bool:
-    """Whether a target's files, if they are there, have a layer for multi-token prediction."""
+    """Returns whether a target's files, if they are there, have a layer for multi-token prediction."""
     try:
         return mtp.holds(Weights(folder).info)
     except FileNotFoundError:
@@ -171,7 +171,7 @@ def of_configs(
     head_scheme: Scheme | None = None,
     stored: Stored = (),
 ) -> Plan:
-    """`plan` for configurations that are at hand, and caches of exactly `slots`.
+    """Computes `plan` for configurations that are at hand, and caches of exactly `slots`.
 
     Args:
         stored: types of the target's parameters that its files hold quantized, by path.
@@ -187,34 +187,34 @@ def of_configs(
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
     step = _step(config, sizes, requests * nodes, slots, dtype)
     reading = _prefill(config, sizes, requests, slots, dtype)
-    kept = dict(target=weights, head=drafting, cache=cache)
-    return Plan(mesh=dict(sizes), requests=rows, **kept, prefill=reading, step=step)
+    resident = dict(target=weights, head=drafting, cache=cache)
+    return Plan(mesh=dict(sizes), requests=rows, **resident, prefill=reading, step=step)
 
 
 @functools.lru_cache(maxsize=16)
 def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None, stored: Stored = ()) -> LM:
-    """The target as it lies while decoding, of shapes."""
+    """Returns the target as it lies while decoding, of shapes."""
     types = dict(stored)
 
-    def made() -> LM:
+    def init() -> LM:
         model = LM.init(config, jax.random.key(0), dtype)
         decided = scheme_for_files(scheme, types, model.params, "the target")
-        kept = {} if decided is not None and (decided.is_floats or decided.requantizes) else types
-        params = _stored(model.params, kept)
+        stored_types = {} if decided is not None and (decided.is_floats or decided.requantizes) else types
+        params = _stored(model.params, stored_types)
         return _for_decoding(dataclasses.replace(model, params=params), config.head_dims, decided)
 
-    return jax.eval_shape(made)
+    return jax.eval_shape(init)
 
 
 @functools.lru_cache(maxsize=16)
 def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> AnyHead:
-    """The head as it lies while decoding, of shapes."""
+    """Returns the head as it lies while decoding, of shapes."""
 
-    def made() -> AnyHead:
+    def init() -> AnyHead:
         head = HEAD_KINDS[config.kind].get("network").init(config, jax.random.key(0), dtype)
         return _for_decoding(head, config.layers.head_dim, scheme)
 
-    return jax.eval_shape(made)
+    return jax.eval_shape(init)
 
 
 def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | None) -> Any:
@@ -226,16 +226,16 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | 
 
 
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
-    """The parameters, with quantized ones where files hold them quantized."""
+    """Returns the parameters, with quantized ones where files hold them quantized."""
 
-    def kept(path: str, leaf: Any) -> Any:
+    def as_stored(path: str, leaf: Any) -> Any:
         return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
 
-    return map_paths(kept, params)
+    return map_paths(as_stored, params)
 
 
 def _packed(leaf: Any) -> Any:
-    """A quantized weight as accelerators hold it, also where the plan is made on a CPU."""
+    """Returns a quantized weight as accelerators hold it, also where the plan is made on a CPU."""
     if not isinstance(leaf, QuantArray):
         return leaf
     return dataclasses.replace(leaf, codes=leaf.codes.astype(leaf.quant_type.code_dtype_on("tpu")))
@@ -246,23 +246,23 @@ def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
 
 
 def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
-    """What the largest moment of a greedy step over so many nodes takes on a device, in bytes."""
+    """Returns the peak memory of a greedy step over so many nodes on a device, in bytes."""
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
     if parts * sizes[DATA] == 1:
         logits = min(logits, LOGITS)
-    return max(logits, _pass(config, parts, rows, slots, item)) + _own(config, parts, rows, item)
+    return max(logits, _pass(config, parts, rows, slots, item)) + _fresh_rows_bytes(config, parts, rows, item)
 
 
 def _prefill(config: LlamaConfig, sizes: Mapping[str, int], requests: int, slots: int, dtype: Any) -> int:
-    """What a chunk of every prompt takes."""
+    """Returns the peak memory of prefilling a chunk of every prompt."""
     parts, item, rows = sizes[MODEL], jnp.dtype(dtype).itemsize, requests * CHUNK
-    return _pass(config, parts, rows, slots, item) + _own(config, parts, rows, item)
+    return _pass(config, parts, rows, slots, item) + _fresh_rows_bytes(config, parts, rows, item)
 
 
 def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
-    """The most that a layer needs at a time, and the residual stream beside it: gate, up and their product, or scores
-    in float32 and the weights made of them, queries and what they attend to.
+    """Returns the most that a layer needs at a time, and the residual stream: gate, up and their product, or
+    scores in float32 and the weights made of them, queries and what they attend to.
     """
     mlp = 3 * item * rows * config.intermediate_size // parts
     queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
@@ -270,21 +270,23 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
     return max(mlp, scores + scores * item // 4 + queries) + 2 * item * rows * config.hidden_size
 
 
-def _own(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
-    """What the tokens of a pass add to the states of all layers, before it is written there."""
-    own = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
-    return own // (1 if config.latent is not None else parts)
+def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
+    """Returns the number of bytes that the tokens of a pass add to the states of all layers, before they are
+    written there.
+    """
+    size = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
+    return size // (1 if config.latent is not None else parts)
 
 
 def _added(config: LlamaConfig, layer: int, item: int) -> int:
-    """Bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`; and those of
-    an input that the layer has of its own.
+    """Returns the number of bytes that a token adds to the state of a layer: keys and values, a latent vector, or
+    `DeltaRows`; and those of the layer's own input.
     """
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):
         return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels
     if latent is not None:
         return item * (latent.rank + config.head_dim)
-    own = config.layer(layer)
-    kv = 0 if config.kv_of(layer) == "none" else 2 * own.num_key_value_heads * own.head_dim
+    layer_config = config.layer(layer)
+    kv = 0 if config.kv_of(layer) == "none" else 2 * layer_config.num_key_value_heads * layer_config.head_dim
     return item * (kv + config.layer_input_size)

@@ -24,7 +24,7 @@ from eagle_jax.methods.registry import drafter_for
 
 STEPS = 32
 
-# Phases in the order in which a step has them, and the scopes that tell them: all of them in an operation's path.
+# Phases in the order in which a step has them, and the scopes that mark them: all of them in an operation's path.
 PHASES = {
     "noise": ("noise",),
     "draft: first level": ("draft",),
@@ -73,7 +73,7 @@ def profile(
     max_new_tokens: int = 256,
     folder: str | Path | None = None,
 ) -> Profile:
-    """Where the time of a step goes, at the beginning of the answer to a prompt.
+    """Returns where the time of a step goes, at the beginning of the answer to a prompt.
 
     Args:
         max_new_tokens: length of the answer that caches are made for.
@@ -87,7 +87,7 @@ def profile(
     start = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))
     again = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
     timed = [(start.run(Plain(), STEPS), start.run(chosen, STEPS)) for _ in range(5)]  # in turn; the best counts
-    plain, mine = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
+    plain, drafting = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
     scopes = scopes_of(start.program(chosen))
     with _folder(folder) as into:
         earlier = traces_in(into)
@@ -100,22 +100,24 @@ def profile(
         prompt_tokens=len(start.batch.rows[0].request.prompt),
         prefill=again.batch.rows[0].prefill_seconds,
         plain=plain.seconds / plain.steps,
-        step=mine.seconds / mine.steps,
-        tokens=mine.tokens / mine.steps,
+        step=drafting.seconds / drafting.steps,
+        tokens=drafting.tokens / drafting.steps,
         phases=phases | {REST: max(left, 0.0)},
     )
 
 
 def scopes_of(program: str) -> dict[str, str]:
-    """The path of scopes of every operation of a compiled program's text, by the operation's name; those left out that
-    only contain others.
+    """Returns the path of scopes of every operation of a compiled program's text, by the operation's name; those left
+    out that only contain others.
     """
     operations = re.finditer(r'^\s*(?:ROOT )?%?([\w.\-]+) = (.*?)op_name="([^"]*)"', program, flags=re.MULTILINE)
     return {name: path for name, what, path in (match.groups() for match in operations) if not CONTAINER.search(what)}
 
 
 def phase_of(path: str) -> str | None:
-    """The phase that an operation belongs to; None outside of them all. The phase with the most scopes counts."""
+    """Returns the phase that an operation belongs to; None outside of them all. The phase with the most scopes
+    counts.
+    """
     parts, best, phase_name = path.split("/"), 0, None
     for name, scopes in PHASES.items():
         matches = [next((m for part in parts if (m := re.fullmatch(scope, part))), None) for scope in scopes]
@@ -126,7 +128,7 @@ def phase_of(path: str) -> str | None:
 
 
 def by_phase(timed: Iterable[tuple[str, float]], scopes: Mapping[str, str]) -> dict[str, float]:
-    """Seconds of each phase, in the order of `PHASES`."""
+    """Returns the seconds of each phase, in the order of `PHASES`."""
     spent: dict[str, float] = {}
     for operation, seconds in timed:
         phase = phase_of(scopes.get(operation, ""))
@@ -142,12 +144,12 @@ def by_phase(timed: Iterable[tuple[str, float]], scopes: Mapping[str, str]) -> d
 
 
 def traces_in(folder: Path) -> set[Path]:
-    """The profiler's files in a folder, of all traces that were kept there."""
+    """Returns the profiler's files in a folder, of all traces that were kept there."""
     return set(folder.rglob("*.xplane.pb"))
 
 
 def operations(traces: Iterable[Path]) -> list[tuple[str, float]]:
-    """Names and seconds of what ran during a trace."""
+    """Returns names and seconds of what ran during a trace."""
     with warnings.catch_warnings():  # jaxlib 0.12's reader gives one; as an error it ends the process
         warnings.simplefilter("ignore", DeprecationWarning)
         return [

@@ -50,7 +50,9 @@ class Start:
         self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
     def run(self, drafter: Drafter, steps: int | None = None) -> Ran:
-        """So many steps with a drafter, or all until the first answer is complete; compiling is not timed."""
+        """Runs this number of steps with a drafter, or all until the first answer is complete; compiling is not
+        timed.
+        """
         arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
         after, compiling = programs.call(
@@ -62,7 +64,7 @@ class Start:
         return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
 
     def program(self, drafter: Drafter) -> str:
-        """What `run` compiles, as text."""
+        """Returns the program that `run` compiles, as text."""
         arguments = self._arguments(drafter, None)
         program, _ = programs.ready(
             compiled_advance(), *arguments, mode=self.batch.shape.mode, sharding=self.model.sharding
@@ -70,14 +72,14 @@ class Start:
         return program.as_text()
 
     def _arguments(self, drafter: Drafter, steps: int | None) -> tuple[Any, ...]:
-        """Arguments of the loop's program. It takes its state over, so this one is a copy."""
+        """Returns the arguments of the loop's program. It takes its state over, so this one is a copy."""
         state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
         until, enough = (UNLIMITED, 1) if steps is None else (steps, len(state.done))
         limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
         return self.model.target, drafter, self.batch.params, state, *limits
 
     def _begun(self, drafter: Drafter) -> DecodeState:
-        """The batch as if it had begun with this drafter."""
+        """Returns the batch as if it had begun with this drafter."""
         state, inner = self.batch.state, self.batch.state.draft.state
         rows, slots = len(state.done), state.cache.slots
         draft: Any = inner
@@ -89,8 +91,8 @@ class Start:
         return begun if self.model.sharding is None else self.model.sharding.put(begun, self.model.sharding.state)
 
 
-def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
-    """Until the first row has its answer; the fastest of runs that take turns."""
+def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
+    """Times drafters until the first row has its answer; the fastest of alternating runs."""
     seen: dict[T, list[Ran]] = {key: [] for key in drafters}
     for repeat in range(5):
         for key, drafter in drafters.items():
@@ -105,8 +107,8 @@ def time_whole(start: Start, drafters: dict[T, Drafter], advance: Callable[[], N
 def seconds_per_step(
     start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None] = lambda: None
 ) -> dict[Any, float]:
-    """Seconds of a step with each drafter, in turns; the least, since what else the machine does only adds. Slow ones
-    are timed three times, others oftener.
+    """Returns the seconds of a step with each drafter, in turns; the least, since what else the machine does only adds.
+    Slow ones are timed three times, others oftener.
     """
     for drafter in drafters.values():
         start.run(drafter, STEPS)  # compiles
@@ -123,13 +125,13 @@ def seconds_per_step(
 
 
 def shortened(request: Request, tokens: int) -> Request:
-    """The same request for an answer of `tokens` tokens at most."""
+    """Returns the same request for an answer of `tokens` tokens at most."""
     options = dataclasses.replace(request.options, max_new_tokens=min(tokens, request.options.max_new_tokens))
     return dataclasses.replace(request, options=options)
 
 
 def greedy_requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Request]:
-    """Greedy answers to these prompts."""
+    """Returns greedy answers to these prompts."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )

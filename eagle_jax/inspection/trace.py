@@ -39,7 +39,7 @@ class Parts:
 
     Attributes:
         draft: what a loop that drafts, and verifies nothing, takes beyond plain decoding.
-        verify: a step over a tree of this size that nobody drafted; drawing and committing are in it.
+        verify: a step over an undrafted tree of this size; drawing and committing are in it.
         step: the whole step.
     """
 
@@ -54,7 +54,7 @@ class Parts:
 
 
 def tree_shape(model: Model, drafter: str | Drafter = "auto", tree: Any = "auto") -> TreeShape:
-    """Nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
+    """Returns nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
     return drafter_for(model, drafter, tree).shape
 
 
@@ -70,7 +70,7 @@ def trace(
     seed: int = 0,
     **filters: Any,
 ) -> list[Step]:
-    """The first steps of the answer to a prompt; fewer if the answer ends before.
+    """Returns the first steps of the answer to a prompt; fewer if the answer ends before.
 
     Args:
         steps: how many at most.
@@ -107,7 +107,7 @@ def time_parts(
     seed: int = 0,
     **filters: Any,
 ) -> Parts:
-    """What drafting, the target's pass and a whole step take at the beginning of the answer to a prompt.
+    """Times drafting, the target's pass and a whole step at the beginning of the answer to a prompt.
 
     The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
     """
@@ -121,7 +121,7 @@ def time_parts(
 def closest_draws(
     model: Model, token_ids: list[int], *, count: int = 2, temperature: float = 0.0, seed: int = 0, **filters: Any
 ) -> list[tuple[int, float]]:
-    """The tokens that come first and next in the draw after `token_ids`, and their scores.
+    """Returns the tokens that come first and next in the draw after `token_ids`, and their scores.
 
     Scores are logits, or at temperature > 0 what the draw compares: logits by temperature, the largest at 0, and noise.
     """
@@ -158,7 +158,7 @@ def _scores(
     mode: Sampling,
     sharding: Sharding | None,
 ) -> Float[Array, "b v"]:
-    """What the draw after the last of the `length` tokens compares."""
+    """Returns the scores that the draw after the last of the `length` tokens compares."""
     hidden = target.forward(tokens, *causal(*tokens.shape), target.empty_cache(len(tokens), 1)).hidden
     logits = target.logits(jnp.take_along_axis(hidden, length[:, None, None] - 1, axis=1))
     if mode.sampled:

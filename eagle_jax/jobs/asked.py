@@ -27,14 +27,14 @@ UNANSWERABLE = (ValueError, TypeError, OverflowError)  # what is raised of a row
 
 
 @dataclasses.dataclass
-class Asked:
-    """A row on its way.
+class PendingRow:
+    """A row whose answers are not complete.
 
     Attributes:
-        row: it.
+        row: the row.
         response_format: of its answer.
         answering: its requests, each with a ticket.
-        left: answers that are missing.
+        left: number of missing answers.
     """
 
     row: Row
@@ -62,28 +62,28 @@ class Asked:
         self.left -= 1
 
     def record(self, token_ids: bool) -> dict[str, Any]:
-        """The line of the output. It says nothing of time, so that it is the same however it came about."""
+        """Returns the line of the output. It says nothing of time, so that it is the same however it came about."""
         tickets = self.answering.tickets
         results = [ticket.result(0.0) for ticket in tickets]
-        made = [_made(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
+        stats = [_stats_of(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
         ids = [{"token_ids": result.token_ids} if token_ids else {} for result in results]
         if self.response_format is None:
-            return {"id": self.row.id} | self._own(results[0], ids[0]) | made[0]
+            return {"id": self.row.id} | self._content(results[0], ids[0]) | stats[0]
         body = self.response_format.content(self.answering, results)
-        for choice, one, more in zip(body.get("choices", [body]), made, ids, strict=True):
+        for choice, one, more in zip(body.get("choices", [body]), stats, ids, strict=True):
             choice["eagle"] = one | more
         return openai.response_line(self.row, body)
 
-    def _own(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
-        """What an answer says, its reasoning and the functions it calls if there are any, and how it ended."""
+    def _content(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
+        """Returns an answer's text, its reasoning and function calls if there are any, and why it ended."""
         message = self.answers.message(self.answering, 0, result)
-        told = {"text": message["content"] or ""}
-        told |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
+        body = {"text": message["content"] or ""}
+        body |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
         usage = {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)}
-        return told | ids | {"finish_reason": self.answers.finish_reason(0, result.finish_reason), "usage": usage}
+        return body | ids | {"finish_reason": self.answers.finish_reason(0, result.finish_reason), "usage": usage}
 
 
-def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
+def ask(model: Model, row: Row, defaults: Defaults) -> PendingRow | Refused:
     """Makes the requests of a row, or refuses it."""
     try:
         return _ask(model, row, defaults)
@@ -92,12 +92,12 @@ def ask(model: Model, row: Row, defaults: Defaults) -> Asked | Refused:
 
 
 def refused(row: Row, error: Exception) -> Refused:
-    """A row that cannot be answered, and why."""
-    said = sentence(error) if row.response_format is None else row.response_format.in_own_names(sentence(error))
-    return Refused(row.number, row.id, said, row.response_format is not None)
+    """Returns a row that cannot be answered, and why."""
+    message = sentence(error) if row.response_format is None else row.response_format.in_request_names(sentence(error))
+    return Refused(row.number, row.id, message, row.response_format is not None)
 
 
-def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
+def _ask(model: Model, row: Row, defaults: Defaults) -> PendingRow:
     response_format, answers, call = prepared(row, model.tokenizer)
     top = call.scored
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
@@ -109,11 +109,11 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> Asked:
     tickets = _tickets(model, requests)
     scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
     answering = answering_of(row, call, response_format, tickets, scored)
-    return Asked(row, response_format, answers, answering, len(requests) if call.is_answered else 0)
+    return PendingRow(row, response_format, answers, answering, len(requests) if call.is_answered else 0)
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:
-    """The form of a row's answer, what reads it, and the row as a model with this tokenizer is
+    """Returns the form of a row's answer, what reads it, and the row as a model with this tokenizer is
     asked. Raises `FieldError`.
     """
     response_format, answers = row.response_format() if row.response_format else None, ChatAnswers()
@@ -125,7 +125,9 @@ def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswe
 
 
 def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
-    """How the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and TypeError."""
+    """Returns how the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and
+    TypeError.
+    """
     stated = dict(call.options)
     seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
     stated.pop("cache_salt", None)  # nothing of others is shared here
@@ -138,13 +140,13 @@ def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Opt
 def answering_of(
     row: Row, call: Call, response_format: ResponseFormat | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
 ) -> Answering:
-    """The requests of a row, named so that the same row has the same names whenever it is answered."""
+    """Returns the requests of a row, named so that the same row has the same names whenever it is answered."""
     id_ = f"{response_format.prefix}-{row.number}" if response_format else str(row.number)
     return Answering(id=id_, created=0, name=call.model, call=call, tickets=tickets, scores=scores)
 
 
 def error_record(row: Refused) -> dict[str, Any]:
-    """The line of the output for a row that cannot be answered."""
+    """Returns the line of the output for a row that cannot be answered."""
     return openai.error_line(row) if row.is_openai else {"id": row.id, "error": row.error}
 
 
@@ -153,11 +155,11 @@ def _tickets(model: Model, requests: Sequence[Request]) -> list[Ticket]:
 
 
 def _seed(seed: int, number: int) -> int:
-    """A seed of its own for every row, so that the same prompt twice gets two samples."""
+    """Returns a row's own seed, so that the same prompt twice gets two samples."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
-def _made(request: Request, result: Result) -> dict[str, Any]:
+def _stats_of(request: Request, result: Result) -> dict[str, Any]:
     mean = result.stats.mean_accepted_length
     stats = {"steps": result.stats.steps, "mean_accepted_length": None if math.isnan(mean) else round(mean, 4)}
     return {"seed": request.seed, "stats": stats}

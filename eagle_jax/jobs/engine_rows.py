@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_jax.chat.prompts import TooLong
-from eagle_jax.jobs.asked import UNANSWERABLE, Asked, answering_of, drawn, error_record, prepared, refused
+from eagle_jax.jobs.asked import UNANSWERABLE, PendingRow, answering_of, drawn, error_record, prepared, refused
 from eagle_jax.jobs.lines import Line
 from eagle_jax.jobs.rows import Defaults, Refused, Row, read, sentence
 from eagle_jax.requests.options import Options
@@ -35,17 +35,17 @@ async def answer_lines(
         EngineClosed, EngineError: the engine takes no requests any more.
         QueueFull: there is no room in the queue.
     """
-    begun: list[Asked | Refused] = []
+    begun: list[PendingRow | Refused] = []
     try:
         begun += (_begin(engine, read(line, ignore_unknown), defaults) for line in lines)
         return [await _record(engine, one, token_ids) for one in begun]
     finally:  # nobody waits for what is left after an error
         for one in begun:
-            if isinstance(one, Asked):
+            if isinstance(one, PendingRow):
                 _cancel([*one.answering.tickets, *one.answering.scores])
 
 
-def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Refused:
+def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> PendingRow | Refused:
     """Queues what a row asks for, or refuses it."""
     if isinstance(row, Refused):
         return row
@@ -63,13 +63,15 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> Asked | Re
     except Exception:
         _cancel(scores)
         raise
-    return Asked(row, response_format, answers, answering_of(row, call, response_format, tickets, scores), 0)
+    return PendingRow(row, response_format, answers, answering_of(row, call, response_format, tickets, scores), 0)
 
 
 def _submit(
     engine: Engine, prompts: Sequence[Any], samples: Sequence[int], options: Options, seeds: Sequence[int]
 ) -> list[Ticket]:
-    """Tickets for the samples of each prompt. As in a job, an answer also ends where the model's context does."""
+    """Returns tickets for the samples of each prompt. As in a job, an answer also ends where the model's context
+    does.
+    """
     tickets: list[Ticket] = []
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     values["logit_bias"] = dict(options.logit_bias)  # pairs would be taken for values of several prompts
@@ -88,7 +90,7 @@ def _submit(
     return tickets
 
 
-async def _record(engine: Engine, row: Asked | Refused, token_ids: bool) -> dict[str, Any]:
+async def _record(engine: Engine, row: PendingRow | Refused, token_ids: bool) -> dict[str, Any]:
     if isinstance(row, Refused):
         return error_record(row)
     try:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.jobs import manifest, output_parts
-from eagle_jax.jobs.asked import Asked, ask, error_record
+from eagle_jax.jobs.asked import PendingRow, ask, error_record
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
 from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writes_no_files
@@ -62,11 +62,11 @@ class Job:
 
     Args:
         inputs: JSON lines; the rows of all files are numbered through.
-        output: its parts and its manifest lie beside it.
+        output: its parts and its manifest lie next to it.
         defaults: options of rows that do not state their own.
         made_with: what answers depend on besides, by name: the model, the drafter. Values are JSON's.
         token_ids: write these too.
-        ignore_unknown: pass over fields of rows that nobody knows.
+        ignore_unknown: pass over unknown fields of rows.
         host, hosts: every `hosts`-th row is answered here, from row number `host`.
         one_model: all processes of `jax.distributed` work on the same rows with one model; process 0 writes.
 
@@ -102,8 +102,8 @@ class Job:
         self.inputs, self.output = [Path(path) for path in inputs], Path(output)
         self.defaults, self.token_ids, self.one_model = defaults, token_ids, one_model
         self.ignore_unknown = ignore_unknown
-        self.hosts = whole("hosts", hosts, 1)
-        self.host = whole("host", host, 0)
+        self.hosts = whole_number("hosts", hosts, 1)
+        self.host = whole_number("host", host, 0)
         if self.host >= self.hosts:
             raise ValueError(f"host {host} of {hosts}; expected a number from 0 to {hosts - 1}")
         if self.output.resolve() in [path.resolve() for path in self.inputs]:
@@ -166,14 +166,14 @@ class Job:
             drafter, tree, batch_size: as in `generate`.
             progress: called after every row.
         """
-        mine = output_parts.share(self.rows, self.host, self.hosts)
+        own_rows = output_parts.share(self.rows, self.host, self.hosts)
         if self.complete:
-            return Tally(rows=len(mine), before=len(mine))
-        rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
+            return Tally(rows=len(own_rows), before=len(own_rows))
+        rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
         # One tree for the whole job: a last batch of few rows would have another, and its statistics with it.
         chosen = drafter_for(model, drafter, tree, rows_for(model, rows))
         done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)
-        tally = Tally(rows=len(mine), before=len(done), failed_before=self._journal.failed)
+        tally = Tally(rows=len(own_rows), before=len(done), failed_before=self._journal.failed)
 
         def decode(requests: Sequence[Request]) -> Iterator[Event]:
             return offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation)
@@ -181,7 +181,7 @@ class Job:
         waiting = (
             read(line, self.ignore_unknown)
             for line in lines_of(self.inputs)
-            if line.number in mine and line.number not in done
+            if line.number in own_rows and line.number not in done
         )
         for window in _windows(waiting, WINDOW * rows):
             for number, record, counts in self._answers(model, window, decode):
@@ -204,31 +204,32 @@ class Job:
     def _answers(
         self, model: Model, window: Sequence[Row | Refused], decode: Callable[[Sequence[Request]], Iterator[Event]]
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, int]]]:
-        """Number and record of each row as it is finished, and what to count."""
+        """Yields the number and record of each row as it is finished, and what to count."""
         requests: list[Request] = []
-        places: list[tuple[Asked, int]] = []  # the row of each request, and which of its requests it is
+        places: list[tuple[PendingRow, int]] = []  # the row of each request, and which of its requests it is
         for row in window:
-            asked = row if isinstance(row, Refused) else ask(model, row, self.defaults)
-            if isinstance(asked, Refused):
-                yield row.number, error_record(asked), {"failed": 1}
+            pending = row if isinstance(row, Refused) else ask(model, row, self.defaults)
+            if isinstance(pending, Refused):
+                yield row.number, error_record(pending), {"failed": 1}
                 continue
-            asked.score(model)
-            if not asked.left:
-                yield row.number, asked.record(self.token_ids), {"answered": 1}
-            for place, request in enumerate(asked.requests):
+            pending.score(model)
+            if not pending.left:
+                yield row.number, pending.record(self.token_ids), {"answered": 1}
+            for place, request in enumerate(pending.requests):
                 requests.append(dataclasses.replace(request, index=len(requests)))
-                places.append((asked, place))
+                places.append((pending, place))
         for event in decode(requests):
             if event.result is not None:
-                asked, place = places[event.request.index]
-                asked.answered(place, event.result)
-                if not asked.left:
-                    tokens = sum(len(ticket.result().token_ids) for ticket in asked.answering.tickets)
-                    yield asked.row.number, asked.record(self.token_ids), {"answered": 1, "tokens": tokens}
+                pending, place = places[event.request.index]
+                pending.answered(place, event.result)
+                if not pending.left:
+                    tokens = sum(len(ticket.result().token_ids) for ticket in pending.answering.tickets)
+                    yield pending.row.number, pending.record(self.token_ids), {"answered": 1, "tokens": tokens}
 
 
 def merge(output: str | Path) -> list[str]:
-    """Makes the output of parts that were collected beside it; what is missing otherwise, a sentence for each part.
+    """Makes the output of parts that were collected next to it; otherwise returns a sentence for each part that is
+    missing.
 
     Raises:
         ValueError: there is no manifest of a batch job.

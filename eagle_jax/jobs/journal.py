@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle_jax.jsonl import JsonLines, parsed, whole_lines
+from eagle_jax.jsonl import JsonLines, complete_lines, parsed
 
 SYNC_EVERY = 1.0  # seconds; a row may take less than the disk does
 NUMBER = re.compile(rb'\{"row": (\d+), ')
@@ -41,17 +41,17 @@ class Journal:
 
 
 def entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and line of each finished row, up to the first line that is not whole."""
-    return ((number, line) for (number, _), line in whole_lines(path, _entry))
+    """Returns the number and line of each finished row, up to the first line that is not whole."""
+    return ((number, line) for (number, _), line in complete_lines(path, _entry))
 
 
 def without_number(line: bytes) -> bytes:
-    """The line as it is in the output."""
+    """Returns the line as it is in the output."""
     return NUMBER.sub(b"{", line, count=1)
 
 
 def _entry(line: bytes, _: int) -> tuple[int, bool] | None:
-    """A row's number, and whether it holds an error."""
+    """Returns a row's number, and whether it holds an error."""
     start, record = NUMBER.match(line), parsed(line)
     if start is None or not line.endswith(b"}\n") or not isinstance(record, dict):
         return None

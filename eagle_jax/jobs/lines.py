@@ -1,4 +1,4 @@
-"""The lines of a job's input files, numbered through, and what tells these files from others."""
+"""The lines of a job's input files, numbered consecutively, and a digest that identifies these files."""
 
 import codecs
 import dataclasses
@@ -36,7 +36,7 @@ class Contents:
 
 
 def lines_of(files: Sequence[Path]) -> Iterator[Line]:
-    """The lines of all files; only one at a time is in memory."""
+    """Yields the lines of all files; only one at a time is in memory."""
     number, names = 0, [path.name for path in files]
     for path in files:
         name = path.name if names.count(path.name) == 1 else str(path)
@@ -69,5 +69,5 @@ def contents_of(files: Sequence[Path]) -> Contents:
 
 
 def _is_row(content: bytes) -> bool:
-    """Whether a line holds anything beside the mark that some editors begin a file with."""
+    """Returns whether a line holds anything but the mark that some editors begin a file with."""
     return bool(content.removeprefix(codecs.BOM_UTF8).strip())

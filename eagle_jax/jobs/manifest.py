@@ -1,4 +1,4 @@
-"""What a job's answers depend on, kept beside its output, so that nothing else is mixed into them."""
+"""What a job's answers depend on, kept next to its output, so that nothing else is mixed into them."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ SAMPLES, SAMPLE = 64, 4096  # of each file: so many pieces of so many bytes, eve
 
 
 def manifest_of(output: Path) -> Path:
-    """Where the manifest of an output is: `answers.jsonl.job.json`."""
+    """Returns where the manifest of an output is: `answers.jsonl.job.json`."""
     return output.with_name(f"{output.name}.job.json")
 
 
@@ -43,7 +43,7 @@ def begin(output: Path, job: Mapping[str, Any]) -> bool:
 
 
 def read(output: Path) -> dict[str, Any]:
-    """The manifest of an output. Raises ValueError if there is none."""
+    """Returns the manifest of an output. Raises ValueError if there is none."""
     path = manifest_of(output)
     if not path.exists():
         raise ValueError(f"{path} is not there; expected the parts of a batch job, with what it was begun with")
@@ -63,19 +63,19 @@ def fingerprints(
     draft: str | Path | None = None,
     datastore: str | Path | None = None,
 ) -> dict[str, str | None]:
-    """What a model that `load` makes of the same arguments is made of, by name; None for what it has not."""
+    """Returns fingerprints of the parts of the model that `load` makes of these arguments; None for absent ones."""
     folder, head_folder = folders_of(target, head)
-    made_of = {
+    paths = {
         "target": folder,
         "head": head_folder,
         "draft_model": None if draft is None else resolve(draft),
         "datastore": None if datastore is None else Path(datastore),
     }
-    return {name: None if path is None else fingerprint(path) for name, path in made_of.items()}
+    return {name: None if path is None else fingerprint(path) for name, path in paths.items()}
 
 
 def fingerprint(path: Path) -> str:
-    """What a file, or a model's folder, holds, in 16 digits: the same content gives the same, wherever it lies.
+    """Returns 16 digits that depend on the content of a file or model folder alone, not on its path.
 
     Of large files it reads samples: other weights differ nearly everywhere, and reading all of them takes minutes.
     """

@@ -11,12 +11,14 @@ from eagle_jax.jobs.journal import entries, without_number
 
 
 def part_of(output: Path, host: int, hosts: int) -> Path:
-    """The part that a host writes: `answers.jsonl.part-00000-of-00002`."""
+    """Returns the part that a host writes: `answers.jsonl.part-00000-of-00002`."""
     return output.with_name(f"{output.name}.part-{host:05}-of-{hosts:05}")
 
 
 def share(rows: int, host: int, hosts: int) -> range:
-    """Numbers of the rows that a host answers: every `hosts`-th, so that all hosts get as much of everything."""
+    """Returns numbers of the rows that a host answers: every `hosts`-th, so that all hosts get as much of
+    everything.
+    """
     return range(host, rows, hosts)
 
 
@@ -48,28 +50,28 @@ def remove(output: Path, hosts: int) -> None:
 
 
 def _where(parts: Sequence[Path], rows: int) -> tuple[np.ndarray, list[str]]:
-    """Where each row `[rows]` begins in the part that holds it, and what is missing."""
+    """Returns where each row `[rows]` begins in the part that holds it, and what is missing."""
     where, missing = np.full(rows, -1, np.int64), []
     for host, part in enumerate(parts):
-        own_rows = share(rows, host, len(parts))
+        part_rows = share(rows, host, len(parts))
         if not part.exists():
             missing.append(f"{part} is not there")
             continue
         at = 0
         for number, line in entries(part):
-            if number in own_rows:
+            if number in part_rows:
                 where[number] = at
             at += len(line)
-        absent = int((where[own_rows.start :: own_rows.step] < 0).sum())
-        missing += [f"{part} lacks {absent} of its {len(own_rows)} rows"] if absent else []
+        absent = int((where[part_rows.start :: part_rows.step] < 0).sum())
+        missing += [f"{part} lacks {absent} of its {len(part_rows)} rows"] if absent else []
     return where, missing
 
 
 def _write(output: Path, parts: Sequence[Path], where: np.ndarray) -> None:
     with contextlib.ExitStack() as opened:
         files = [opened.enter_context(part.open("rb")) for part in parts]
-        whole = opened.enter_context(replacing(output))
+        merged = opened.enter_context(replacing(output))
         for number, at in enumerate(where.tolist()):
             file = files[number % len(files)]
             file.seek(at)
-            whole.write(without_number(file.readline()))
+            merged.write(without_number(file.readline()))

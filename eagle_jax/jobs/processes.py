@@ -24,12 +24,12 @@ class NullJournal:
 
 
 def writes_no_files(one_model: bool) -> bool:
-    """Whether this process leaves the files to another."""
+    """Returns whether this process leaves the files to another."""
     return one_model and jax.process_index() > 0
 
 
 def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
-    """What `begin` says, called in process 0 alone. If one process cannot go on none does.
+    """Calls `begin` in process 0 alone and returns its result everywhere. If one process cannot go on none does.
 
     Args:
         digest: of this process's input, in hexadecimal digits.
@@ -54,7 +54,7 @@ def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
 
 
 def agree_on(done: set[int], rows: int) -> set[int]:
-    """The finished rows that process 0 knows of."""
+    """Returns the finished rows that process 0 knows of."""
     mask = np.zeros(rows, np.uint8)
     mask[sorted(done)] = 1
     return set(np.flatnonzero(from_first(mask)).tolist())

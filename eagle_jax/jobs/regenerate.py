@@ -17,7 +17,7 @@ import numpy as np
 
 from eagle_jax.chat.conversations import Conversation, Skipped, read
 from eagle_jax.chat.prompts import Unfit, encode
-from eagle_jax.checks import check_same_settings, whole
+from eagle_jax.checks import check_same_settings, whole_number
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
 from eagle_jax.jsonl import JsonLines, Read, parsed
@@ -48,7 +48,7 @@ class Regenerated:
 
 
 @dataclasses.dataclass
-class _Talk:
+class _Conversation:
     """A conversation under way: its number in the file, its messages so far, and the questions that are left."""
 
     id: int
@@ -84,7 +84,7 @@ def regenerate(
         batch_size: answers decoded together.
         write_every: conversations between two writes; four batches of them by default. A GPU, which answers large
             batches within seconds, wants more: it idles at the end of each.
-        limit: answer only the first so many conversations.
+        limit: maximum number of conversations to answer.
         made_with: what answers depend on besides, by name: the target, its dtype. Values are JSON's.
         progress: called with (conversations done, conversations in all).
 
@@ -104,17 +104,17 @@ def regenerate(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )
     Defaults(**sampling)  # refuses what batch jobs refuse
-    whole("batch_size", batch_size, 1)
-    every = GROUPS * batch_size if write_every is None else whole("write_every", write_every, 1)
+    whole_number("batch_size", batch_size, 1)
+    every = GROUPS * batch_size if write_every is None else whole_number("write_every", write_every, 1)
     if limit is not None:
-        whole("limit", limit, 1)
+        whole_number("limit", limit, 1)
     path = Path(out)
     if path.exists() and path.samefile(data):
         raise ValueError(f"{out} is input and output; name another output")
     records = list(enumerate(read(data), start=1))
-    talks = [_talk(number, item) for number, item in records if isinstance(item, Conversation)][:limit]
+    conversations = [_talk(number, item) for number, item in records if isinstance(item, Conversation)][:limit]
     skipped = [item for _, item in records if isinstance(item, Skipped)]
-    if not talks:
+    if not conversations:
         why = f" (at {skipped[0].place}: {skipped[0].reason})" if skipped else ""
         raise ValueError(f"there is no conversation in {data}{why}; give a file that `eagle-jax train` reads")
     generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], "operations": settings()}
@@ -122,51 +122,63 @@ def regenerate(
     path.parent.mkdir(parents=True, exist_ok=True)
     with JsonLines(path, _reader(path, generation)) as file:
         before = set(file.entries)
-        waiting = [talk for talk in talks if talk.id not in before]
+        waiting = [conversation for conversation in conversations if conversation.id not in before]
         answered = cut = 0
         for first in range(0, len(waiting), every):
             group = waiting[first : first + every]
             _answer(model, group, sampling, batch_size)
-            complete = [talk for talk in group if any(message["role"] == "assistant" for message in talk.messages)]
-            file.append(*(_record(talk, generation) for talk in complete))
+            complete = [
+                conversation
+                for conversation in group
+                if any(message["role"] == "assistant" for message in conversation.messages)
+            ]
+            file.append(*(_record(conversation, generation) for conversation in complete))
             answered += len(complete)
-            cut += sum(talk.finish == "length" for talk in complete)
+            cut += sum(conversation.finish == "length" for conversation in complete)
             if progress is not None:
-                progress(len(talks) - len(waiting) + first + len(group), len(talks))
-    return Regenerated(answered, len(talks) - len(waiting), cut, len(skipped) + len(waiting) - answered)
+                progress(len(conversations) - len(waiting) + first + len(group), len(conversations))
+    return Regenerated(answered, len(conversations) - len(waiting), cut, len(skipped) + len(waiting) - answered)
 
 
-def _talk(number: int, conversation: Conversation) -> _Talk:
+def _talk(number: int, conversation: Conversation) -> _Conversation:
     system = [dict(message) for message in conversation.messages if message["role"] == "system"]
-    return _Talk(number, system, [dict(message) for message in conversation.messages if message["role"] == "user"])
+    return _Conversation(
+        number, system, [dict(message) for message in conversation.messages if message["role"] == "user"]
+    )
 
 
-def _answer(model: Model, talks: Sequence[_Talk], sampling: dict[str, Any], batch_size: int) -> None:
-    """Turn by turn, all conversations that have the turn at once."""
-    for turn in range(max(len(talk.questions) for talk in talks)):
-        prompts = [(talk, _prompt(model, talk, turn)) for talk in talks if len(talk.questions) > turn]
-        going = [(talk, ids) for talk, ids in prompts if ids is not None]
+def _answer(model: Model, conversations: Sequence[_Conversation], sampling: dict[str, Any], batch_size: int) -> None:
+    """Answers turn by turn, all conversations that have the turn at once."""
+    for turn in range(max(len(conversation.questions) for conversation in conversations)):
+        prompts = [
+            (conversation, _prompt(model, conversation, turn))
+            for conversation in conversations
+            if len(conversation.questions) > turn
+        ]
+        going = [(conversation, ids) for conversation, ids in prompts if ids is not None]
         if not going:
             return
-        seeds = [_seed(sampling["seed"], talk.id, turn) for talk, _ in going]
+        seeds = [_seed(sampling["seed"], conversation.id, turn) for conversation, _ in going]
         results = generate(model, [ids for _, ids in going], **(sampling | {"seed": seeds}), batch_size=batch_size)
-        for (talk, _), result in zip(going, results, strict=True):
-            talk.finish = result.finish_reason if result.text.strip() else "empty"
+        for (conversation, _), result in zip(going, results, strict=True):
+            conversation.finish = result.finish_reason if result.text.strip() else "empty"
             if result.text.strip():
-                talk.messages += [talk.questions[turn], {"role": "assistant", "content": result.text}]
+                conversation.messages += [conversation.questions[turn], {"role": "assistant", "content": result.text}]
 
 
-def _prompt(model: Model, talk: _Talk, turn: int) -> list[int] | None:
-    """Token ids up to the next question; None if the last answer did not end by itself, or no room is left for one."""
-    if turn and talk.finish != "stop":
+def _prompt(model: Model, conversation: _Conversation, turn: int) -> list[int] | None:
+    """Returns token ids up to the next question; None if the last answer did not end by itself, or no room is left for
+    one.
+    """
+    if turn and conversation.finish != "stop":
         return None
-    asked = [*talk.messages, talk.questions[turn]]
+    messages = [*conversation.messages, conversation.questions[turn]]
     try:
-        ids = encode(model.tokenizer, asked, model.target.config.vocab_size, f"conversation {talk.id}")
+        ids = encode(model.tokenizer, messages, model.target.config.vocab_size, f"conversation {conversation.id}")
     except Unfit:
         ids = []
     if not 0 < len(ids) < model.context:
-        talk.questions = talk.questions[:turn]
+        conversation.questions = conversation.questions[:turn]
         return None
     return ids
 
@@ -175,9 +187,9 @@ def _seed(seed: int, number: int, turn: int) -> int:
     return int(np.random.SeedSequence([seed, number, turn]).generate_state(1)[0])
 
 
-def _record(talk: _Talk, generation: dict[str, Any]) -> dict[str, Any]:
-    finish = "stop" if talk.finish == "empty" else talk.finish
-    return {"id": talk.id, "messages": talk.messages, "finish_reason": finish, "generation": generation}
+def _record(conversation: _Conversation, generation: dict[str, Any]) -> dict[str, Any]:
+    finish = "stop" if conversation.finish == "empty" else conversation.finish
+    return {"id": conversation.id, "messages": conversation.messages, "finish_reason": finish, "generation": generation}
 
 
 def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:
@@ -197,7 +209,7 @@ def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:
 
 
 def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
-    """Number and settings of a line that is ours, with or without its end; None of any other."""
+    """Returns the number and settings of a line that is ours, with or without its end; None of any other."""
     record = parsed(line)
     settings = record.get("generation") if isinstance(record, dict) else None
     if not isinstance(settings, dict) or "seed" not in settings or type(record.get("id")) is not int:
@@ -206,5 +218,5 @@ def _entry(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _is_begun(line: bytes) -> bool:
-    """Whether it is the beginning of a line of ours; records of others that look the same are whole."""
+    """Returns whether it is the beginning of a line of ours; records of others that look the same are whole."""
     return START.startswith(re.sub(rb"\d+", b"0", line, count=1)[: len(START)]) and parsed(line) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.checks import as_json
-from eagle_jax.fields import Fields, anything, listed, mapping, text, whole
+from eagle_jax.fields import Fields, anything, listed, mapping, text, whole_number
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.protocols.answering import ResponseFormat
 from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
@@ -65,7 +65,7 @@ class Defaults(LogitsOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row that can be answered, as far as can be told without the model.
+    """A row that can be answered, as far as can be checked without the model.
 
     Attributes:
         number: which of all rows it is, from 0.
@@ -91,10 +91,10 @@ class Refused:
 
 
 def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
-    """What a line asks for; a line that is malformed keeps its id if it has one.
+    """Reads the request in a line; a malformed one keeps its id if it has one.
 
     Args:
-        ignore_unknown: passes over fields that nobody knows.
+        ignore_unknown: passes over unknown fields.
     """
     id_: str | int = line.place
     is_openai = False
@@ -103,7 +103,7 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
         is_openai = "body" in fields
         id_ = _id(fields, line.place)
         if not is_openai:
-            return Row(line.number, id_, _own_call(fields, ignore_unknown))
+            return Row(line.number, id_, _plain_call(fields, ignore_unknown))
         response_format, call = _openai_call(fields, ignore_unknown)
         return Row(line.number, id_, call, response_format)
     except (ValueError, RecursionError) as error:
@@ -111,7 +111,7 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
 
 
 def check_unique_ids(files: Sequence[Path]) -> None:
-    """Refuses files in which two rows state one id: nobody could tell their answers apart.
+    """Refuses files in which two rows state one id: their answers could not be distinguished.
 
     Raises:
         ValueError: there are two.
@@ -128,7 +128,7 @@ def check_unique_ids(files: Sequence[Path]) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says, as text that can be written: it may quote halves of characters."""
+    """Returns an error's message as text that can be written: it may quote halves of characters."""
     return " ".join(str(error).split()).encode(errors="backslashreplace").decode()
 
 
@@ -143,7 +143,7 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _id(fields: dict[str, Any], place: str) -> str | int:
-    """The row's own id, under either name, or its place. Ids are text that can be written, or whole numbers."""
+    """Returns the row's own id, under either name, or its place. Ids are text that can be written, or whole numbers."""
     stated = fields.get("custom_id" if "body" in fields else "id")
     if stated is None:
         return place
@@ -153,7 +153,7 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
 
 
 def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[ResponseFormat], Call]:
-    """The request in an OpenAI envelope, as the server reads it, and of its answer."""
+    """Returns the request in an OpenAI envelope, as the server reads it, and of its answer."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:
         raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
@@ -167,7 +167,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     try:
         call = parse(body, ignore_unknown)
     except ValueError as error:
-        raise ValueError(response_format.in_own_names(str(error))) from None
+        raise ValueError(response_format.in_request_names(str(error))) from None
     if call.stream:
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
     if call.samples * len(call.prompts) > MOST_ANSWERS:
@@ -175,20 +175,24 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     return response_format, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
 
 
-def _own_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
-    """The request of a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
+def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
+    """Returns the request of a row in our own form: messages, tools and forms as in OpenAI's, options as in
+    `generate`.
+    """
     fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
-    given = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
-    if len(given) != 1:
-        raise ValueError(f"{' and '.join(given) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
-    [(kind, prompt)] = given.items()
+    prompts = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
+    if len(prompts) != 1:
+        raise ValueError(f"{' and '.join(prompts) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
+    [(kind, prompt)] = prompts.items()
     tools = None
     if kind == "messages":  # as `generate` takes them: templates may read more than OpenAI's fields
         prompt, tools = chat_of(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
     elif tools_of(fields) is not None:
         raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
-    lengths = {name: length for name in LENGTHS if (length := fields.take(name, whole(1, LARGEST), None)) is not None}
+    lengths = {
+        name: length for name in LENGTHS if (length := fields.take(name, whole_number(1, LARGEST), None)) is not None
+    }
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{' and '.join(lengths)} mean the same and differ; give one of them")
     form = take_form(fields)
@@ -210,7 +214,7 @@ def _own_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
 
 
 def _is_writable(text: str) -> bool:
-    """Whether it is text at all: JSON can spell halves of characters."""
+    """Returns whether it is text at all: JSON can spell halves of characters."""
     try:
         text.encode()
     except UnicodeEncodeError:

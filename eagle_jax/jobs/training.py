@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConfig":
-    """The configuration in a YAML file, with `key=value` assignments over it.
+    """Returns the configuration in a YAML file, with `key=value` assignments over it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -30,7 +30,7 @@ def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConf
 
 
 def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
-    """What the user says first in each of a file's conversations, which have any form that training reads.
+    """Returns the user's first turn in each of a file's conversations, in any form that training reads.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -39,8 +39,8 @@ def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
     from eagle_jax.chat.conversations import Conversation, read
 
     conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
-    said = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)
-    return list(itertools.islice((turns[0] for turns in said if turns), limit))
+    asked = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)
+    return list(itertools.islice((turns[0] for turns in asked if turns), limit))
 
 
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:
@@ -49,7 +49,7 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     Several processes that have met (`sharding.join`) call it alike, with a mesh over the devices of all of them.
 
     Args:
-        observe: is told what happens (`eagle_jax.api.events`).
+        observe: called with each event (`eagle_jax.api.events`).
 
     Raises:
         FileNotFoundError: a file or folder is not there.

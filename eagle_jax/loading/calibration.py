@@ -17,7 +17,7 @@ VERSION = 1
 
 
 def read_prior(folder: Path) -> Prior | None:
-    """What the folder of a head says; None if it says nothing.
+    """Reads the calibration in a head's folder; None if there is none.
 
     Raises:
         ValueError: the file is damaged, or of another version.

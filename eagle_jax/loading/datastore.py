@@ -26,7 +26,7 @@ def make_datastore(
     progress: Callable[[int], None] | None = None,
     skipped: Callable[[Skipped], None] | None = None,
 ) -> tuple[int, int]:
-    """Writes a datastore of the texts in `files`, and tells how many texts and tokens it holds.
+    """Writes a datastore of the texts in `files`, and returns how many texts and tokens it holds.
 
     Args:
         files: conversations in any form that training reads (`.json`, `.jsonl`), which enter as the chat template says
@@ -74,7 +74,7 @@ def make_datastore(
 
 
 def read_datastore(path: str | Path, tokenizer: Any) -> Datastore:
-    """A datastore from its file.
+    """Returns a datastore from its file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -121,11 +121,11 @@ def _texts(path: Path, tokenizer: Any) -> Iterator[list[int] | Skipped]:
         yield tokenizer.encode(text, add_special_tokens=False)
         return
     for item in read(path):
-        entry = item if isinstance(item, Skipped) else _said(item, tokenizer)
+        entry = item if isinstance(item, Skipped) else _rendered(item, tokenizer)
         yield entry if isinstance(entry, Skipped) else tokenizer.encode(entry, add_special_tokens=False)
 
 
-def _said(conversation: Conversation, tokenizer: Any) -> str | Skipped:
+def _rendered(conversation: Conversation, tokenizer: Any) -> str | Skipped:
     messages = list(conversation.messages)
     if not getattr(tokenizer, "chat_template", None):
         return "\n".join(message["content"] for message in messages)

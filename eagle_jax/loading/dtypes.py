@@ -12,11 +12,11 @@ BFLOAT16_FROM = 8.0  # compute capability; below, XLA computes bfloat16 in float
 
 
 def dtype_of(dtype: Any) -> Any:
-    """The dtype that `load` was asked for; None keeps the stored one, but for processors without bfloat16: float32 on
-    CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
+    """Returns the dtype that `load` was asked for; None keeps the stored one, but for processors without bfloat16:
+    float32 on CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
     """
     if dtype is not None:
-        return known_dtype(dtype)
+        return dtype_named(dtype)
     platform = jax.default_backend()
     if platform == "cpu":
         return None if multiplies_bfloat16() else jnp.float32
@@ -24,7 +24,7 @@ def dtype_of(dtype: Any) -> Any:
 
 
 def _capability(gpu: Any) -> float:
-    """CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
+    """Returns CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
     try:
         return float(gpu.compute_capability)
     except (AttributeError, TypeError, ValueError):
@@ -32,25 +32,27 @@ def _capability(gpu: Any) -> float:
 
 
 def dtype_of_draft(dtype: Any, targets: Any) -> Any:
-    """The dtype of what drafts, beside a target of dtype `targets`."""
+    """Returns the dtype of what drafts for a target of dtype `targets`."""
     if dtype is not None:
-        return known_dtype(dtype, "draft_dtype")
+        return dtype_named(dtype, "draft_dtype")
     halved = targets == jnp.float32 and jax.default_backend() == "cpu" and multiplies_bfloat16()
     return jnp.bfloat16 if halved else targets
 
 
 def dtype_name(dtype: Any = None) -> str | None:
-    """Name of the dtype that `load`, given the same, computes in on this machine; None is the target's stored one."""
+    """Returns the name of the dtype that `load`, given the same, computes in on this machine; None is the target's
+    stored one.
+    """
     computed = dtype_of(dtype)
     return None if computed is None else jnp.dtype(computed).name
 
 
-def known_dtype(dtype: Any, name: str = "dtype") -> Any:
-    """The dtype of that name; None stays None."""
+def dtype_named(dtype: Any, name: str = "dtype") -> Any:
+    """Returns the dtype of that name; None stays None."""
     if dtype is None:
         return None
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    for known_name, value in dtypes.items():
-        if dtype == known_name or not isinstance(dtype, str) and dtype == value:
+    for dtype_name, value in dtypes.items():
+        if dtype == dtype_name or not isinstance(dtype, str) and dtype == value:
             return value
     raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(dtypes)}")

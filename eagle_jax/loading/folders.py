@@ -25,9 +25,9 @@ SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
 
 
 def default_target(head: str | Path | None = None) -> str:
-    """The name of the target that `load` takes where none is given: that in EAGLE_JAX_TARGET, or else SmolLM2's, which
-    is downloaded once. Where it cannot be had it is the toy's, after a line on stderr, and so it is beside a shipped
-    head, which is the toy's own.
+    """Returns the name of the target that `load` takes where none is given: that in EAGLE_JAX_TARGET, or else
+    SmolLM2's, which is downloaded once. Where it cannot be had it is the toy's, after a line on stderr, and so it is
+    with a shipped head, which is the toy's own.
 
     Raises:
         FileNotFoundError: SmolLM2 cannot be had, and the head that was named does not fit the toy.
@@ -44,7 +44,7 @@ def default_target(head: str | Path | None = None) -> str:
 
 @functools.cache
 def _downloaded_default() -> str | None:
-    """SmolLM2's name once it is on this machine; None, after a line on stderr, if it cannot be had."""
+    """Returns SmolLM2's name once it is on this machine; None, after a line on stderr, if it cannot be had."""
     try:
         if not at_hand(DEFAULT_TARGET):
             print(f"Downloading {DEFAULT_TARGET}, 93 MB, once ...", file=sys.stderr)
@@ -56,20 +56,20 @@ def _downloaded_default() -> str | None:
 
 
 def tokenizer_of(target: str | Path | None = None) -> Any:
-    """The tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
+    """Returns the tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
     return tokenizer_in(folders_of(target, None)[0])
 
 
 def at_hand(name: str) -> bool:
-    """Whether `load(name)` of a published pair finds its target on this machine: a folder, a package's file, or the
-    hub's cache.
+    """Returns whether `load(name)` of a published pair finds its target on this machine: a folder, a package's file, or
+    the hub's cache.
     """
     pair = known_pair(name)
     return pair is not None and pair_at_hand(pair)
 
 
 def download(name: str) -> Path:
-    """Brings what `load(name)` of a published pair needs to this machine, and tells where its target is.
+    """Brings what `load(name)` of a published pair needs to this machine, and returns where its target is.
 
     Raises:
         FileNotFoundError: it could not be had.
@@ -82,8 +82,8 @@ def download(name: str) -> Path:
 
 
 def gguf_of(name: str) -> Path | None:
-    """The GGUF file that holds the target of the published pair of this name, downloaded if need be; None if there is
-    none.
+    """Returns the GGUF file that holds the target of the published pair of this name, downloaded if need be; None if
+    there is none.
 
     Raises:
         FileNotFoundError, ValueError: as `download`.
@@ -94,7 +94,8 @@ def gguf_of(name: str) -> Path | None:
 
 
 def describe(folder: str | Path) -> Description:
-    """What a folder or GGUF file holds and whether it would load; of a published pair's name, its target here.
+    """Describes the contents of a folder or GGUF file, and whether it would load; of a published pair's name, its
+    target here.
 
     Raises:
         FileNotFoundError, ValueError: no folder, no config, weight files that are missing or damaged, or a pair whose
@@ -113,40 +114,40 @@ def describe(folder: str | Path) -> Description:
 
 
 def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
-    """Where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of the same
-    name.
+    """Returns where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of
+    the same name.
     """
     target = default_target(head) if target is None else target
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
-    if is_own_layer(head):
-        own = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
-        mtp.refuse_without(own)
-        return own, own
+    if means_mtp_layer(head):
+        folder = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
+        mtp.refuse_without(folder)
+        return folder, folder
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
     return (resolve(target) if pair is None else target_folder(pair)), None if head is None else folder_of_head(head)
 
 
-OWN_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
+MTP_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
 
 
-def is_own_layer(head: str | Path | None) -> bool:
-    """Whether it means the target's own layer, and not a folder of that name."""
-    return str(head) == OWN_LAYER and not Path(OWN_LAYER).exists()
+def means_mtp_layer(head: str | Path | None) -> bool:
+    """Returns whether it means the target's own layer, and not a folder of that name."""
+    return str(head) == MTP_LAYER and not Path(MTP_LAYER).exists()
 
 
 def is_toy(name: str | Path) -> bool:
-    """Whether this is the name of the shipped pair, and not of a folder."""
+    """Returns whether this is the name of the shipped pair, and not of a folder."""
     return str(name) == TOY and not Path(name).exists()
 
 
 def folder_of_head(head: str | Path) -> Path:
-    """Where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
+    """Returns where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
     if Path(head).exists():
         return resolve(head)
-    if is_own_layer(head):
-        raise ValueError(f"{OWN_LAYER} is a layer in a target's own files: load the target with it as its head")
+    if means_mtp_layer(head):
+        raise ValueError(f"{MTP_LAYER} is a layer in a target's own files: load the target with it as its head")
     pair = known_pair(head)
     return SHIPPED_HEADS.get(str(head)) or (resolve(head) if pair is None else head_folder(pair))

@@ -45,7 +45,8 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 
 def generation_options(folder: Path) -> dict[str, Any]:
-    """`generate`'s options as the model's `generation_config.json` sets them. One log line says what that is, and one
+    """Returns `generate`'s options as the model's `generation_config.json` sets them. One log line says what that is,
+    and one
     what of it is not followed: entries of other kinds of decoding, and values that are no numbers.
 
     Greedy decoding, `do_sample` false or absent, is temperature 0, whatever else it says.
@@ -57,15 +58,15 @@ def generation_options(folder: Path) -> dict[str, Any]:
     if is_gguf(folder) or not path.exists():
         return {}
     entries = {name: value for name, value in read_json(path).items() if value is not None}
-    known = {theirs: entries[theirs] for theirs in OPTIONS if theirs in entries}
-    options = {OPTIONS[name]: value for name, value in known.items() if _is_number(value)}
+    recommended = {theirs: entries[theirs] for theirs in OPTIONS if theirs in entries}
+    options = {OPTIONS[name]: value for name, value in recommended.items() if _is_number(value)}
     if not entries.get("do_sample", False):
         drawn = ("temperature", "top_k", "top_p", "min_p")
         options = {name: value for name, value in options.items() if name not in drawn}
         options |= {"temperature": 0.0}
     elif "temperature" not in options:
         options["temperature"] = 1.0
-    ignored = {name: value for name, value in known.items() if not _is_number(value)}
+    ignored = {name: value for name, value in recommended.items() if not _is_number(value)}
     ignored |= {name: entries[name] for name in UNSUPPORTED if _changes_output(entries, name)}
     if options != {"temperature": 0.0}:
         log.info("%s recommends %s; --generation-config follows it", path, _stated(options))

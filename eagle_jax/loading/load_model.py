@@ -22,7 +22,7 @@ from eagle_jax.drafters.rest import Datastore
 from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.calibration import read_prior
 from eagle_jax.loading.datastore import read_datastore
-from eagle_jax.loading.dtypes import dtype_of, dtype_of_draft, known_dtype
+from eagle_jax.loading.dtypes import dtype_named, dtype_of, dtype_of_draft
 from eagle_jax.loading.folders import folder_of_head, folders_of
 from eagle_jax.loading.generation_config import generation_options
 from eagle_jax.loading.model import Model
@@ -53,9 +53,9 @@ def load(
 
     Without arguments it is SmolLM2-135M-Instruct, downloaded once (93 MB), with the EAGLE-3 head that comes with the
     package; without network the package's toy pair, `load("toy")`, which a line on stderr says. From here on compiled
-    programs are kept on disk, unless JAX was told where to keep them, or EAGLE_JAX_COMPILATION_CACHE is "off". The
+    programs are kept on disk, unless JAX has another cache folder, or EAGLE_JAX_COMPILATION_CACHE is "off". The
     first load on a GPU or TPU measures which candidate computes each operation fastest there, in half a minute at most,
-    unless EAGLE_JAX_MEASURE is "off"; docs/performance.md tells more.
+    unless EAGLE_JAX_MEASURE is "off"; see docs/performance.md.
 
     Args:
         target: folder or hub name of a HuggingFace checkpoint (`config.json`, safetensors or `.bin`, tokenizer), a
@@ -73,7 +73,7 @@ def load(
             rows of the text, which changes no text.
         mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
-            device. docs/sharding.md tells more.
+            device. See docs/sharding.md.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
         datastore: file that `eagle-jax datastore` made, for `drafter="rest"`.
         quantize: what becomes of weights as they are read, those of head and draft model too. None keeps what the files
@@ -81,9 +81,9 @@ def load(
             "int4-128-asym" (with zero points) quantize floats; files that are quantized to as many bits stay as they
             are. "none" makes floats of quantized files, "requantize:int8" quantizes them a second time. The output
             matrix becomes int8, or what a slash is followed by: "int4/int4", "int8/none". "draft:int8" quantizes head
-            and draft model alone, which changes no text. docs/quantisation.md tells more.
+            and draft model alone, which changes no text. See docs/quantisation.md.
         draft_dtype: the same for head and draft model, whose dtype changes no text either; None is the target's, but
-            bfloat16 beside a target in float32 on CPUs that have instructions for it: half of its own weights to read.
+            bfloat16 with a target in float32 on CPUs that have instructions for it: half of its own weights to read.
             "float32" keeps a head as it is, to train or to save it.
         chat_template: file with a Jinja template that takes the place of the model's own, or the name of one of several
             that it has.
@@ -97,15 +97,15 @@ def load(
     keep_programs()
     scheme, draft_scheme = schemes_of(quantize)
     # refused before anything is downloaded
-    known_dtype(dtype, "dtype")
-    known_dtype(draft_dtype, "draft_dtype")
+    dtype_named(dtype, "dtype")
+    dtype_named(draft_dtype, "draft_dtype")
     _check_entries(target_config, "target_config")
     _check_entries(head_config, "head_config")
     folder, head_folder = folders_of(target, head)
     if head_folder is None and head_config:
         raise ValueError("head_config was given, and the model has no head; name one with head= (--head)")
     sharding = None if mesh is None else sharding_of(mesh, read_target_config(folder, target_config))
-    # these files are small: what is wrong there is said before weights are read
+    # these files are small: errors in them are raised before weights are read
     tokenizer = tokenizer_in(folder)
     if chat_template is not None:
         tokenizer = with_template(tokenizer, chat_template)
@@ -140,7 +140,7 @@ def with_head(
     quantize: str | Scheme | None = None,
     draft_dtype: Any = None,
 ) -> Model:
-    """The same model with another head, from a folder or the hub; the arguments are as in `load`."""
+    """Returns the same model with another head, from a folder or the hub; the arguments are as in `load`."""
     _, scheme = schemes_of(quantize)
     if not isinstance(model.target, LM):
         raise ValueError("heads are loaded for targets of this package; give a target of your own its head yourself")
@@ -160,7 +160,7 @@ def _check_entries(changes: Any, name: str) -> None:
 def _load_draft(
     folder: Path, target: LM, tokenizer: Any, sharding: Sharding | None, *, dtype: Any, scheme: Scheme | None
 ) -> LM:
-    """A small model whose token ids mean what the target's do."""
+    """Loads a small model with the target's token ids."""
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
     draft = _load_target(folder, dtype, sharding, scheme)
     if draft.config.vocab_size > target.config.vocab_size:
@@ -172,7 +172,7 @@ def _load_draft(
 
 
 def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
-    """Texts of tokens that the target has."""
+    """Returns the texts of tokens that the target has."""
     store, size = read_datastore(path, tokenizer), target.config.vocab_size
     largest = int(jnp.max(store.tokens, initial=0))
     if largest >= size:
@@ -214,7 +214,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], sharding: Shardin
 
 
 def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
-    """A head is read whole, which is a layer or a few matrices, and then spread."""
+    """Lays a head out for decoding: it is read at once, as it is a layer or a few matrices, and then sharded."""
     if sharding is None:
         return _for_decoding(head, head.head_dim, sharding)
     if head.layers is not None:
@@ -225,7 +225,7 @@ def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
 
 
 def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple[int, ...]:
-    """End-of-text ids: those in `changes`, else the generation config's, else the config's or a GGUF
+    """Returns end-of-text ids: those in `changes`, else the generation config's, else the config's or a GGUF
     file's, and the tokenizer's own.
 
     Raises:
@@ -248,7 +248,9 @@ def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple
 
 
 def _context(target: LM) -> int:
-    """Tokens that the target can read. Beside YaRN's settings configs state the stretched length, or the original."""
+    """Returns the number of tokens that the target can read. With YaRN configs state the stretched length, or the
+    original.
+    """
     rope, stated = target.config.rope, target.config.max_position_embeddings
     if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:
         return max(stated, round(rope.original_max_position_embeddings * rope.factor))

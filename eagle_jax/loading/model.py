@@ -48,7 +48,7 @@ class Model:
 
     @property
     def dtype(self) -> str:
-        """Name of the dtype of the target's weights, or of what it computes in where that is all it tells."""
+        """Name of the dtype of the target's weights, or of what it computes in if only that is known."""
         return str(getattr(self.target, "dtype", None) or self.target.activations)
 
     @functools.cached_property
@@ -78,7 +78,7 @@ class Model:
         return {}
 
     def __repr__(self) -> str:
-        """A line; the weights themselves would be fetched from the device to be shown."""
+        """Returns one line; the weights themselves would be fetched from the device to be shown."""
         parts = [
             f"target={type(self.target).__name__} of {self.size:,} numbers, {self.dtype}",
             f"context={self.context}",

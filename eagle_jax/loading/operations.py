@@ -28,7 +28,7 @@ GUESSES = 10  # of a top-k
 
 
 def calls_of(target: LM, context: int) -> list[Call]:
-    """The calls that decoding makes: one token and a tree of one request, a token of several requests."""
+    """Returns the calls that decoding makes: one token and a tree of one request, a token of several requests."""
     on_cpu = jax.default_backend() == "cpu"
     slots = min(context, SLOTS // 4 if on_cpu else SLOTS) // 128 * 128 or context
     with recording() as calls:

@@ -25,8 +25,8 @@ Params = Mapping[str, Any]
 def with_weights(
     model: Model, target: Params | LM | str | Path | None = None, head: Params | AnyHead | str | Path | None = None
 ) -> Model:
-    """The same model with other weights in the same places. What was compiled for it serves on: nothing is compiled
-    anew but, the first time, the step that lays weights out for decoding.
+    """Returns the same model with other weights in the same places. What was compiled for it serves on: nothing is
+    compiled anew but, the first time, the step that lays weights out for decoding.
 
     The old model stays as it was; its memory is free when nothing refers to it any more (`model = with_weights(model,
     ...)`). Weights are cast to the model's dtype, and quantized as it is: load a model whose files are quantized with
@@ -51,7 +51,7 @@ def with_weights(
     if target is not None:
         source = _target_params(model, target)
         new = _laid_out(model, model.target, source, "target")
-        model = dataclasses.replace(model, target=dataclasses.replace(_own(model.target), params=new))
+        model = dataclasses.replace(model, target=dataclasses.replace(_lm_of(model.target), params=new))
     if head is not None:
         if model.head is None:
             raise ValueError("weights for a head, but the model was loaded without one; load it with head=")
@@ -71,29 +71,31 @@ class Weights:
 
 
 def weights_of(model: Model) -> Weights:
-    """A copy of a model's parameters in the form that trainers and converters use, on the model's devices; it may be
-    donated, and the model stays as it is.
+    """Returns a copy of a model's parameters in the form that trainers and converters use, on the model's devices; it
+    may be donated, and the model stays as it is.
 
     A head that was loaded in another dtype than its folder's has lost what that one cannot hold (`load(draft_dtype=)`).
     Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
     key/value heads, those heads are in it repeatedly.
     """
     head = None if model.head is None else _as_floats(model.head)
-    return Weights(target=_as_floats(_own(model.target)), head=head)
+    return Weights(target=_as_floats(_lm_of(model.target)), head=head)
 
 
 def _as_floats(model: LM | AnyHead) -> Params:
-    """What is the same array in both forms is copied; the rest is new anyway, and a second copy may have no room."""
-    own = {id(leaf) for leaf in jax.tree.leaves(model.params)}
+    """Returns the parameters as floats. Arrays that both forms share are copied; the rest is new anyway, and a second
+    copy may not fit.
+    """
+    current = {id(leaf) for leaf in jax.tree.leaves(model.params)}
 
     def apart(leaf: jax.Array | QuantArray) -> jax.Array:
         floats = dense(leaf)
-        return jnp.copy(floats) if id(floats) in own else floats
+        return jnp.copy(floats) if id(floats) in current else floats
 
     return jax.tree.map(apart, model.stored_params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
-def _own(target: Any) -> LM:
+def _lm_of(target: Any) -> LM:
     if not isinstance(target, LM):
         raise ValueError(
             f"a target of type {type(target).__name__} has weights of its own form; replace them in it, and the target "
@@ -103,29 +105,29 @@ def _own(target: Any) -> LM:
 
 
 def _target_params(model: Model, source: Any) -> Params:
-    own = _own(model.target)
+    current = _lm_of(model.target)
     if isinstance(source, (str, Path)):
-        source = load_target(source, dtype=own.dtype, sharding=model.sharding)
+        source = load_target(source, dtype=current.dtype, sharding=model.sharding)
     if isinstance(source, LM):
         config = source.config if model.sharding is None else widened(source.config, model.sharding.sizes)
-        _same("target", own.config, config, free=("num_key_value_heads",))
+        _same("target", current.config, config, free=("num_key_value_heads",))
         return source.params
     if isinstance(source, Mapping) and any("." in str(name) for name in source):
-        return from_hf_names(source, own.config)
+        return from_hf_names(source, current.config)
     return source
 
 
-def _head_params(model: Model, own: AnyHead, source: Any) -> Params:
+def _head_params(model: Model, current: AnyHead, source: Any) -> Params:
     if isinstance(source, (str, Path)):
-        stored = dataclasses.replace(_own(model.target), params=_own(model.target).stored_params)
-        source = load_head(source, stored, dtype=own.dtype)
+        stored = dataclasses.replace(_lm_of(model.target), params=_lm_of(model.target).stored_params)
+        source = load_head(source, stored, dtype=current.dtype)
     if not isinstance(source, AnyHead):
         return source
-    if type(source) is not type(own):
+    if type(source) is not type(current):
         raise ValueError(
-            f"a head of kind {type(source).__name__} for one of kind {type(own).__name__}; expected the same"
+            f"a head of kind {type(source).__name__} for one of kind {type(current).__name__}; expected the same"
         )
-    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (own, source))
+    old, new = (None if one.vocabulary is None else one.vocabulary.tolist() for one in (current, source))
     if old != new:
         raise ValueError("the new head drafts other tokens than the present one; load it with with_head instead")
     return source.params
@@ -142,32 +144,34 @@ def _same(name: str, old: Any, new: Any, free: tuple[str, ...]) -> None:
             )
 
 
-def _laid_out(model: Model, own: Any, source: Params, name: str) -> dict[str, Any]:
-    """Weights in decoding's layout, where the old ones are."""
+def _laid_out(model: Model, current: Any, source: Params, name: str) -> dict[str, Any]:
+    """Returns weights in decoding's layout, where the old ones are."""
     if not isinstance(source, Mapping):
         raise ValueError(f"{name} is a {type(source).__name__}; expected parameters by name, a model, or a folder")
-    expected = jax.eval_shape(lambda: own.stored_params)
-    expected_params, come = dict(flat(expected)), dict(flat(source))
-    _check_fit(expected_params, come, name)
-    head_dim = own.head_dim if isinstance(own, AnyHead) else own.config.head_dims
-    laid = _lay_out(_fitted(expected, come, head_dim), head_dim, spread=model.sharding is not None)
+    expected = jax.eval_shape(lambda: current.stored_params)
+    expected_params, new_params = dict(flat(expected)), dict(flat(source))
+    _check_fit(expected_params, new_params, name)
+    head_dim = current.head_dim if isinstance(current, AnyHead) else current.config.head_dims
+    laid = _lay_out(_fitted(expected, new_params, head_dim), head_dim, spread=model.sharding is not None)
     if model.sharding is not None:
         return model.sharding.put(laid, model.sharding.target if name == "target" else model.sharding.head)
-    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, own.params)
+    return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, current.params)
 
 
 _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
 
 
-def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
-    """New weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are kept."""
+def _fitted(expected: Params, new_params: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
+    """Returns new weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are
+    kept.
+    """
     fitted: dict[str, Any] = {}
     for name, old in expected.items():
         path = f"{above}{name}"
         if isinstance(old, Mapping):
-            fitted[name] = _fitted(old, come, head_dim, f"{path}/")
+            fitted[name] = _fitted(old, new_params, head_dim, f"{path}/")
             continue
-        new = _alike(come[path], old)
+        new = _alike(new_params[path], old)
         times = _times(path, new.shape, old.shape)
         size = layout.head_dim_in(path, head_dim)
         new = map_parts(lambda part, times=times, size=size: with_repeated_heads(part, times, size), new)
@@ -177,7 +181,7 @@ def _fitted(expected: Params, come: Params, head_dim: int | tuple[int, ...], abo
 
 
 def _quantized_as(old: QuantArray, new: jax.Array, path: str) -> QuantArray:
-    """A new weight quantized as the old one was when it was read.
+    """Returns a new weight quantized as the old one was when it was read.
 
     Raises:
         ValueError: the old one is what a file holds, which floats would be rounded to for the second time.
@@ -191,7 +195,7 @@ def _quantized_as(old: QuantArray, new: jax.Array, path: str) -> QuantArray:
 
 
 def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
-    """A new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
+    """Returns a new weight in the dtype of the old one; one that is rounded in the same way stays as it is."""
     if isinstance(new, QuantArray):
         if isinstance(old, QuantArray) and new.quant_type == old.quant_type and new.order is None:
             return dataclasses.replace(new, dtype=old.dtype)
@@ -199,21 +203,23 @@ def _alike(new: Any, old: Any) -> jax.Array | QuantArray:
     return jnp.asarray(new, old.dtype)
 
 
-def _check_fit(expected_params: Params, come: Params, name: str) -> None:
+def _check_fit(expected_params: Params, new_params: Params, name: str) -> None:
     """Names the first weight, by path, that does not fit."""
-    if missing := sorted(expected_params.keys() - come.keys()):
+    if missing := sorted(expected_params.keys() - new_params.keys()):
         raise ValueError(f"the new {name} weights lack {missing[0]}; expected all that weights_of returns")
-    if unknown := sorted(come.keys() - expected_params.keys()):
+    if unknown := sorted(new_params.keys() - expected_params.keys()):
         raise ValueError(
             f"the new {name} weights have {unknown[0]}, unknown to the model; expected what weights_of returns"
         )
     for path, leaf in expected_params.items():
-        if not _times(path, np.shape(come[path]), leaf.shape):
-            raise ValueError(f"the new {name} weight {path} has shape {np.shape(come[path])}; expected {leaf.shape}")
+        if not _times(path, np.shape(new_params[path]), leaf.shape):
+            raise ValueError(
+                f"the new {name} weight {path} has shape {np.shape(new_params[path])}; expected {leaf.shape}"
+            )
 
 
 def _times(path: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> int:
-    """How often each head of a new weight has to be repeated; 0 if it does not fit."""
+    """Returns how often each head of a new weight has to be repeated; 0 if it does not fit."""
     if shape == expected:
         return 1
     fits = (

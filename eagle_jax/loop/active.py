@@ -17,17 +17,19 @@ T = TypeVar("T")
 
 
 def state_at(state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """The state of some rows, distinct ones."""
+    """Returns the state of some rows, distinct ones."""
     return _at(state, rows)
 
 
 def params_at(params: BatchParams, rows: Int[Array, "a"]) -> BatchParams:
-    """The parameters of some rows; `processor` is kept as it is, and has to be that of these rows."""
+    """Returns the parameters of some rows; `processor` is kept as it is, and has to be that of these rows."""
     return dataclasses.replace(_at(dataclasses.replace(params, processor=None), rows), processor=params.processor)
 
 
 def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """The state of the whole batch, with that of some rows replaced by `part`, which steps made of `state_at`'s."""
+    """Returns the state of the whole batch, with that of some rows replaced by `part`, which steps made of
+    `state_at`'s.
+    """
 
     def put(old: Any, new: Any) -> Any:
         if isinstance(old, Cache):
@@ -38,7 +40,7 @@ def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> D
 
 
 def _at(tree: T, rows: Int[Array, "a"]) -> T:
-    """Some rows of arrays whose first axis is the batch; scalars are the whole batch's."""
+    """Returns some rows of arrays whose first axis is the batch; scalars are the whole batch's."""
 
     def take(node: Any) -> Any:
         if isinstance(node, Cache):

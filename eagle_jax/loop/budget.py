@@ -10,7 +10,7 @@ from eagle_jax.decoding.tree import Tree
 
 
 def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
-    """The trees of a batch with the `budget` best nodes of all of them, each with its ancestors.
+    """Returns the trees of a batch with the `budget` best nodes of all of them, each with its ancestors.
 
     Every request that is not done keeps its root. A node is worth the probability of its path: it is the share of
     steps in which the node adds a token. Of requests that are done nothing is left.
@@ -29,15 +29,15 @@ def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
     scores = jnp.where(jnp.arange(nodes)[None] == 0, jnp.inf, scores)
     scores = jnp.where(tree.valid & ~done[:, None], scores, -jnp.inf)
     if batch * nodes <= budget:
-        kept = scores > -jnp.inf
+        is_selected = scores > -jnp.inf
     else:
         best, place = jax.lax.top_k(scores.reshape(-1), budget)  # of equal scores the earlier, so parents come first
-        kept = jnp.zeros(batch * nodes, bool).at[place].set(best > -jnp.inf).reshape(scores.shape)
-    return dataclasses.replace(tree, valid=kept)
+        is_selected = jnp.zeros(batch * nodes, bool).at[place].set(best > -jnp.inf).reshape(scores.shape)
+    return dataclasses.replace(tree, valid=is_selected)
 
 
 def worth(tree: Tree) -> Float[Array, "b n"]:
-    """Scores of nodes to compare them by; a parent never has less than its child."""
+    """Returns the scores of nodes to compare them by; a parent never has less than its child."""
     if tree.scores is not None:
         return jnp.where(jnp.isnan(tree.scores), -jnp.inf, tree.scores)
     return -jnp.broadcast_to(jnp.arange(tree.tokens.shape[1], dtype=jnp.float32), tree.tokens.shape)

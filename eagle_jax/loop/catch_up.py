@@ -18,7 +18,7 @@ from eagle_jax.workarounds import loop_options
 
 
 def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """The state in which the drafter has read all rows of some requests."""
+    """Returns the state in which the drafter has read all rows of some requests."""
     part = state_at(state, rows)
     unread: Unread = part.draft
     # For requests without unread rows padding is written beyond everything that is read, the root's slot included.
@@ -31,5 +31,5 @@ def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array
 
 @functools.cache
 def compiled_catch_up() -> Any:
-    """`catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
+    """Returns `catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
     return jax.jit(sharded(catch_up), donate_argnames=("state",), compiler_options=loop_options())

@@ -36,7 +36,7 @@ NO_TOKEN = -1  # drawn where no token can be
 
 
 def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, mode: Sampling) -> DecodeState:
-    """One step for every row; rows that are done compute along and change nothing."""
+    """Runs one step for every row; rows that are done compute along and change nothing."""
     params, height = params.for_mode(mode), drafter.shape.depth
     noise = noise_after(target, params, state.length, height + 1, mode)
     tree, draft = draft_tree(target, drafter, params, state, noise, mode)
@@ -90,7 +90,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
 
 def is_finite(hidden: Float[Array, "b n h"]) -> Bool[Array, "b n"]:
-    """Whether tokens can be drawn after these nodes: hidden states that are NaN or infinite make logits NaN."""
+    """Returns whether tokens can be drawn after these nodes: hidden states that are NaN or infinite make logits NaN."""
     return jnp.all(jnp.isfinite(hidden), axis=-1)
 
 
@@ -103,7 +103,9 @@ def draft_tree(
     noise: Float[Array, "b d v"] | None,
     mode: Sampling,
 ) -> tuple[Tree, Any]:
-    """The drafter's tree and its new state. `noise` is that of the positions after `length`; None for greedy."""
+    """Returns the drafter's tree and its new state. `noise` is that of the positions after `length`; None for
+    greedy.
+    """
     # of the text so far: penalties for the guesses themselves are left to the target
     text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
     automata = params.automata
@@ -125,7 +127,7 @@ def draft_tree(
 def verify_tree(
     target: Target, drafter: Drafter, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
 ) -> tuple[NodeRows, Output, Float[Array, "_ _ v"]]:
-    """The target's forward pass over the trees, its logits, and which of its rows are which nodes."""
+    """Returns the target's forward pass over the trees, its logits, and which of its rows are which nodes."""
     positions = jnp.where(tree.valid, state.length[:, None] + depth_below(ancestors), PADDING_POSITION)
     if drafter.budget is None:
         output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
@@ -147,7 +149,7 @@ def draws_at_nodes(
     noise: Float[Array, "b d v"] | None,
     mode: Sampling,
 ) -> Int[Array, "b n"]:
-    """The token that is drawn after each node; `NO_TOKEN` where none can be."""
+    """Returns the token that is drawn after each node; `NO_TOKEN` where none can be."""
     depth = depth_below(prefix.ancestors)
     noise_by_node = None if noise is None else rows.noise(noise, depth)
     adjusted = adjust_logits(rows.to_draw(logits), params, prefix, rows)
@@ -158,20 +160,20 @@ def draws_at_nodes(
 def spares_logits(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, output: Output, mode: Sampling
 ) -> bool:
-    """Whether nothing reads the step's logits but the draws, and they are so large that this matters."""
+    """Returns whether nothing reads the step's logits but the draws, and they are so large that this matters."""
     recorded = state.logprobs is not None and mode.logprobs
     greedy = not mode.sampled and params.processor is None and not recorded
     return greedy and not drafter.reads_logits and is_large(target, output.hidden)
 
 
 def drawn_greedily(target: Target, rows: NodeRows, output: Output) -> Int[Array, "b n"]:
-    """`draws_at_nodes` of a greedy step whose logits nobody else reads: the compiler leaves those out."""
+    """Computes `draws_at_nodes` of a greedy step whose logits have no other reader: the compiler leaves those out."""
     draws = rows.to_draw(greedy_draws(target, output.hidden))
     return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
 
 
 def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
-    """What the requests want done to their logits; None if no row wants anything."""
+    """Returns the adjustments that requests ask for of their logits; None if no row asks for any."""
     if params.processor is None:
         return None
     return adjustment_at(params.processor, prefix, jnp.asarray(params.stop_ids))
@@ -180,11 +182,11 @@ def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment |
 def adjust_logits(
     logits: Float[Array, "_ _ v"], params: BatchParams, prefix: Prefix, rows: NodeRows
 ) -> Float[Array, "_ _ v"]:
-    """The logits that tokens are drawn from, of nodes as `rows.spread` has them."""
-    found = logits_adjustment(params, prefix)
-    if found is None:
+    """Returns the logits that tokens are drawn from, of nodes as `rows.spread` has them."""
+    adjustment = logits_adjustment(params, prefix)
+    if adjustment is None:
         return logits
-    adjusted = rows.spread(found).apply(logits)
+    adjusted = rows.spread(adjustment).apply(logits)
     if params.automata is None or prefix.states is None:
         return adjusted
     return adjusted + rows.spread(params.automata.bans(prefix.states))
@@ -193,7 +195,7 @@ def adjust_logits(
 def prefix_at_nodes(
     params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"], depth: int
 ) -> Prefix:
-    """The text before what follows each node of a tree that is at most `depth` deep."""
+    """Returns the text before what follows each node of a tree that is at most `depth` deep."""
     states = None if params.automata is None else params.automata.at_nodes(state.automaton, tree, depth)
     return Prefix(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
 
@@ -201,7 +203,7 @@ def prefix_at_nodes(
 def automaton_after(
     params: BatchParams, before: Int[Array, "b"], prefix: Prefix, accepted: Accepted
 ) -> Int[Array, "b"]:
-    """The state of each row's automaton after the tokens that were drawn."""
+    """Returns the state of each row's automaton after the tokens that were drawn."""
     if params.automata is None or prefix.states is None:
         return before
     last = jnp.maximum(accepted.count - 1, 0)[:, None]
@@ -229,7 +231,7 @@ def advance(
         rows: those that take part, distinct ones; `enough` counts among them, and `params.processor` is theirs. None is
             all.
     """
-    whole = state
+    full_state = state
     if rows is not None:
         params, state = params_at(params, rows), state_at(state, rows)
 
@@ -238,12 +240,12 @@ def advance(
         return going_on & (state.steps < until)
 
     state = jax.lax.while_loop(unfinished, lambda state: step(target, drafter, params, state, mode), state)
-    return state if rows is None else with_rows(whole, state, rows)
+    return state if rows is None else with_rows(full_state, state, rows)
 
 
 @functools.cache
 def compiled_advance() -> Any:
-    """`advance`, jitted once per process. The state is donated: the caches are updated in place."""
+    """Returns `advance`, jitted once per process. The state is donated: the caches are updated in place."""
     fixed = ("mode", "sharding")
     return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=loop_options())
 
@@ -251,7 +253,7 @@ def compiled_advance() -> Any:
 def noise_after(
     target: Target, params: BatchParams, length: Int[Array, "b"], count: int, mode: Sampling
 ) -> Float[Array, "b d v"] | None:
-    """Noise of the `count` positions that follow position `length`."""
+    """Returns the noise of the `count` positions that follow position `length`."""
     if not mode.sampled:
         return None
     positions = length[:, None] + 1 + jnp.arange(count, dtype=jnp.int32)[None]

@@ -22,31 +22,35 @@ class NodeRows(abc.ABC):
 
     @abc.abstractmethod
     def spread(self, values: T) -> T:
-        """Values of all nodes, `[b n ..]`, for tokens to be drawn: by request, or as if each node were a request."""
+        """Returns the values of all nodes, `[b n ..]`, for tokens to be drawn: by request, or as if each node were a
+        request.
+        """
 
     @abc.abstractmethod
     def to_draw(self, rows: Array) -> Array:
-        """Rows of the pass as `spread` has them."""
+        """Returns the rows of the pass as `spread` has them."""
 
     @abc.abstractmethod
     def settings(self, values: T) -> T:
-        """Values of each request, `[b ..]`, for the rows of `spread`."""
+        """Returns the values of each request, `[b ..]`, for the rows of `spread`."""
 
     @abc.abstractmethod
     def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
-        """Noise of each depth for the nodes at these depths, as `spread` has them."""
+        """Returns the noise of each depth for the nodes at these depths, as `spread` has them."""
 
     @abc.abstractmethod
     def collect(self, values: Array) -> Array:
-        """Values as `spread` has them for all nodes, `[b n ..]`; zeros of nodes that the pass leaves out."""
+        """Returns values as `spread` has them for all nodes, `[b n ..]`; zeros of nodes that the pass leaves out."""
 
     @abc.abstractmethod
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        """Rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
+        """Returns the rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
 
     @abc.abstractmethod
     def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        """What some nodes add to the state of each layer, `[b k p c]`: their keys and values, mostly."""
+        """Returns the rows that some nodes add to the state of each layer, `[b k p c]`: their keys and values,
+        mostly.
+        """
 
 
 @pytree
@@ -101,7 +105,7 @@ class OneRow(NodeRows):
 
     @staticmethod
     def of(valid: Bool[Array, "b n"], size: int) -> "OneRow":
-        """The places of the valid nodes, of which there are at most `size`."""
+        """Returns the places of the valid nodes, of which there are at most `size`."""
         batch, nodes = valid.shape
         count = jnp.sum(valid, axis=1, dtype=jnp.int32)
         ranked = jnp.cumsum(valid.reshape(-1), dtype=jnp.int32) - 1
@@ -126,21 +130,21 @@ class OneRow(NodeRows):
         return FlatRows(request=self.request, begin=self.begin, count=self.count, most=self.nodes)
 
     def row(self, values: Array) -> Array:
-        """Values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
+        """Returns the values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
         return values[self.request, self.node]
 
     def inputs(
         self, tokens: Int[Array, "b n"], positions: Int[Array, "b n"], ancestors: Bool[Array, "b n n"]
     ) -> tuple[Int[Array, "1 f"], Int[Array, "1 f"], Bool[Array, "1 f f"]]:
-        """What the target's pass is given of the trees."""
+        """Returns the inputs of the target's pass over the trees."""
         at = jnp.where(self.is_node, self.row(positions), PADDING_POSITION)
         return self.row(tokens)[None], at[None], self._visible(ancestors)[None]
 
     def _visible(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
-        """Which nodes of the row each one sees; padding sees itself."""
-        of_own = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
+        """Returns which nodes of the row each one sees; padding sees itself."""
+        is_same_request = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
         both = self.is_node[:, None] & self.is_node[None]
-        return (of_own & both) | jnp.eye(len(self.request), dtype=bool)
+        return (is_same_request & both) | jnp.eye(len(self.request), dtype=bool)
 
     def spread(self, values: T) -> T:
         return jax.tree.map(lambda leaf: self.row(leaf)[:, None], values)
@@ -155,20 +159,20 @@ class OneRow(NodeRows):
         return by_depth[self.request, self.row(depth)][:, None]
 
     def collect(self, values: Array) -> Array:
-        return self._own(values[:, 0][self.place], self.valid)
+        return self._zero_invalid(values[:, 0][self.place], self.valid)
 
     def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        own = jnp.take_along_axis(self.valid, nodes, axis=1)
-        return self._own(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], own)
+        is_valid = jnp.take_along_axis(self.valid, nodes, axis=1)
+        return self._zero_invalid(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], is_valid)
 
     def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        places, own = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
+        places, is_valid = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
 
         def rows(part: Array) -> Array:
-            return jnp.where(own[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
+            return jnp.where(is_valid[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
 
         return jax.tree.map(rows, added)
 
-    def _own(self, values: Array, is_own: Bool[Array, "b p"]) -> Array:
-        """Zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
-        return jnp.where(is_own.reshape(*is_own.shape, *[1] * (values.ndim - 2)), values, 0)
+    def _zero_invalid(self, values: Array, is_valid: Bool[Array, "b p"]) -> Array:
+        """Returns zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
+        return jnp.where(is_valid.reshape(*is_valid.shape, *[1] * (values.ndim - 2)), values, 0)

@@ -15,12 +15,12 @@ MOST = 2**27
 
 
 def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:
-    """Whether the logits of these rows are made in parts; those of several devices lie in parts already."""
+    """Returns whether the logits of these rows are made in parts; those of several devices lie in parts already."""
     return not is_sharded() and 4 * hidden.shape[0] * hidden.shape[1] * target.config.vocab_size > MOST
 
 
 def greedy_draws(target: Target, hidden: Float[Array, "b n h"]) -> Int[Array, "b n"]:
-    """`argmax(target.logits(hidden))`, of some rows at a time."""
+    """Computes `argmax(target.logits(hidden))`, of some rows at a time."""
     batch, nodes, size = hidden.shape
     most = max(MOST // (4 * target.config.vocab_size), 1)
     parts = -(-batch * nodes // most)

@@ -20,7 +20,7 @@ def record_logprobs(
     active: Bool[Array, "b"],
     mode: Sampling,
 ) -> tuple[Float[Array, "b t"] | None, TopTokens | None]:
-    """What is recorded of the drawn tokens: `tokens[i]`, drawn from logits `path[i]`, is at position `at + i`.
+    """Records log-probabilities of the drawn tokens: `tokens[i]`, drawn from logits `path[i]`, is at position `at + i`.
 
     It is log softmax(logits): temperature and filters left out, as OpenAI-style logprobs are. The likeliest tokens are
     searched for where an `active` row asks for them, which a `mixed` program finds out while it runs.

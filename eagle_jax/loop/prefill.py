@@ -48,7 +48,7 @@ def prefill(
 
     A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
     chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
-    rounded up to chunks. `logprobs` tells what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
+    rounded up to chunks. `logprobs` is what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
     the likeliest ones too. `sharding` says where everything lies when there are several devices.
 
     It is `init_prefill`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
@@ -75,7 +75,9 @@ def init_prefill(
 def restart_prefill(
     target: Target, drafter: Drafter, params: BatchParams, reading: PrefillState, *, sharding: Sharding | None = None
 ) -> PrefillState:
-    """`init_prefill` in the memory of prompts that were read before, whose keys and values stay in it unread."""
+    """Runs `init_prefill` in the memory of prompts that were read before, whose keys and values stay in it
+    unread.
+    """
     fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:
@@ -183,7 +185,7 @@ def empty_state(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> DecodeState:
-    """A batch in which no row has begun: all are done, and their places free."""
+    """Returns a batch in which no row has begun: all are done, and their places free."""
     reading = init_prefill(target, drafter, params, slots=slots)
     return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
 
@@ -191,7 +193,7 @@ def empty_state(
 def _without_answers(
     tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: int, vocab_size: int
 ) -> DecodeState:
-    """Rows that are done and have no answers."""
+    """Returns rows that are done and have no answers."""
     places = (*tokens.shape, min(TOP, vocab_size))
     batch = tokens.shape[0]
     no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
@@ -212,20 +214,20 @@ def _without_answers(
 
 @functools.cache
 def compiled_prefill() -> Any:
-    """`prefill`, jitted once per process; weights are arguments, never constants of the program."""
+    """Returns `prefill`, jitted once per process; weights are arguments, never constants of the program."""
     fixed = ("mode", "slots", "chunk", "logprobs", "sharding")
     return jax.jit(prefill, static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_init_prefill() -> Any:
-    """`init_prefill`, jitted once per process."""
+    """Returns `init_prefill`, jitted once per process."""
     return jax.jit(sharded(init_prefill), static_argnames=("slots", "sharding"), compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_restart_prefill() -> Any:
-    """`restart_prefill`, jitted once per process. What was read before is donated."""
+    """Returns `restart_prefill`, jitted once per process. What was read before is donated."""
     fixed, donated = ("sharding",), ("reading",)
     return jax.jit(
         sharded(restart_prefill), static_argnames=fixed, donate_argnames=donated, compiler_options=loop_options()
@@ -234,7 +236,7 @@ def compiled_restart_prefill() -> Any:
 
 @functools.cache
 def compiled_read_prompts() -> Any:
-    """`read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
+    """Returns `read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
     fixed = ("chunk", "sharding")
     options = loop_options()
     return jax.jit(sharded(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
@@ -242,13 +244,13 @@ def compiled_read_prompts() -> Any:
 
 @functools.cache
 def compiled_empty_state() -> Any:
-    """`empty_state`, jitted once per process."""
+    """Returns `empty_state`, jitted once per process."""
     fixed = ("slots", "logprobs", "sharding")
     return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
 
 
 def read_chunk(target, tokens, start, lengths, cache, taps):
-    """One chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
+    """Reads one chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
     steps, chain = causal(*tokens.shape)
     positions = start[:, None] + steps
     with jax.named_scope("prefill"):
@@ -259,6 +261,6 @@ def read_chunk(target, tokens, start, lengths, cache, taps):
 
 
 def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
-    """Place for the final hidden state and the taps of each prompt's last token."""
+    """Returns room for the final hidden state and the taps of each prompt's last token."""
     row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
     return (row,) * (1 + len(drafter.taps))

@@ -26,7 +26,7 @@ class PromptScores:
         cache: the target's K/V of what was read.
         logprobs: log softmax(logits)[token] of the token at each position.
         ranks: one more than the number of tokens that are likelier there; 1 is the likeliest.
-        top: the likeliest tokens in the place of each; None when not asked for.
+        top: the likeliest tokens at each position; None when not asked for.
     """
 
     chunks: Int[Array, ""]
@@ -45,7 +45,9 @@ def open_scores(
     top: int,
     sharding: Sharding | None = None,
 ) -> PromptScores:
-    """The state before anything is scored: room for `slots` tokens, fewer than `t`, and for the `top` likeliest."""
+    """Returns the state before anything is scored: room for `slots` tokens, fewer than `t`, and for the `top`
+    likeliest.
+    """
     empty = target.empty_cache(tokens.shape[0], slots)
     places = (*tokens.shape, top)
     return PromptScores(
@@ -94,7 +96,7 @@ def _recorded(
     following: Int[Array, "b r"],
     begin: Int[Array, ""],
 ) -> PromptScores:
-    """The scores with those of the tokens that follow the rows of a chunk, which begins at `begin`."""
+    """Returns the scores with those of the tokens that follow the rows of a chunk, which begins at `begin`."""
 
     def put(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), begin + 1, axis=1)
@@ -116,13 +118,13 @@ def _recorded(
 
 @functools.cache
 def compiled_open_scores() -> Any:
-    """`open_scores`, jitted once per process."""
+    """Returns `open_scores`, jitted once per process."""
     fixed = ("slots", "top", "sharding")
     return jax.jit(sharded(open_scores), static_argnames=fixed, compiler_options=loop_options())
 
 
 @functools.cache
 def compiled_score_chunks() -> Any:
-    """`score_chunks`, jitted once per process. The scores are donated: their caches are written in place."""
+    """Returns `score_chunks`, jitted once per process. The scores are donated: their caches are written in place."""
     fixed, options = ("chunk", "sharding"), loop_options()
     return jax.jit(sharded(score_chunks), static_argnames=fixed, donate_argnames=("scores",), compiler_options=options)

@@ -39,7 +39,7 @@ class BatchParams:
         return None if self.processor is None else self.processor.automata
 
     def for_mode(self, mode: Sampling) -> "BatchParams":
-        """The same for a program of this mode."""
+        """Returns the same for a program of this mode."""
         return self if self.processor is None else dataclasses.replace(self, processor=self.processor.for_mode(mode))
 
 
@@ -95,7 +95,7 @@ class DecodeState:
         committed_at_step: the step that committed each token of the answer, counted from 1; 0 for the first one, which
             prefill draws.
         logprobs: log-probability of each token under the target's unwarped softmax; None when not asked for.
-        top: the likeliest tokens in the place of each token, of rows that ask for them; None when none can.
+        top: the likeliest tokens at each position, of rows that ask for them; None when none can.
     """
 
     # Tokens

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.checks import is_number, is_whole
+from eagle_jax.checks import is_number, is_whole_number
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy
 
 
 def asked_tree(tree: Any) -> TreePolicy | None:
-    """The tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam (a whole number) or with
-    the probability that paths end below (none), (nodes, least) of a chain, a list of parents, or a `TreePolicy`.
+    """Returns the tree that was asked for: "eagle1", (nodes, depth, top_k), the same with a beam (a whole number) or
+    with the probability that paths end below (none), (nodes, least) of a chain, a list of parents, or a `TreePolicy`.
 
     None for "auto" and "published", which every method has its own for.
     """
@@ -22,15 +22,19 @@ def asked_tree(tree: Any) -> TreePolicy | None:
     if tree_is(tree, "eagle1"):
         return EAGLE1_TREE
     listed = tree.tolist() if isinstance(tree, np.ndarray) else tree
-    if isinstance(listed, Sequence) and listed and all(is_whole(number) for number in listed):
+    if isinstance(listed, Sequence) and listed and all(is_whole_number(number) for number in listed):
         numbers = tuple(int(number) for number in listed)
         if numbers[0] == -1:
             return StaticTree(numbers)
         if len(numbers) in (3, 4):
             return DynamicTree(*numbers)
-    if isinstance(listed, Sequence) and len(listed) in (2, 4) and all(is_whole(number) for number in listed[:-1]):
+    if (
+        isinstance(listed, Sequence)
+        and len(listed) in (2, 4)
+        and all(is_whole_number(number) for number in listed[:-1])
+    ):
         sizes, least = [int(number) for number in listed[:-1]], listed[-1]
-        if is_number(least) and (least == 0 or not is_whole(least)):
+        if is_number(least) and (least == 0 or not is_whole_number(least)):
             nodes, depth_steps, top_k = sizes if len(sizes) == 3 else (sizes[0], sizes[0] - 2, 1)
             return DynamicTree(nodes, depth_steps, top_k, least=float(least))
     raise ValueError(

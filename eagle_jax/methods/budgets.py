@@ -1,4 +1,4 @@
-"""The tree that was found fastest for a model on this machine, by batch size: what `tree="auto"` goes by.
+"""The tree that was found fastest for a model on this machine, by batch size: what `tree="auto"` follows.
 
 `eagle-jax tune` measures and keeps its findings in a file of the user's cache folder, and so does a server that ends,
 for those numbers of requests that it had. A model without findings gets a default tree.
@@ -69,30 +69,29 @@ class Budget:
 
 
 def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -> Budget | None:
-    """What is known about a load; None if nothing is.
-
-    It is what was found at the same batch size, or at the next larger one that was tried, which drafts no more than
-    this one could; beyond the largest there is only one thing to know: that plain decoding was faster already. Of
-    several cache sizes at that batch size the closest counts. What an engine found counts for its batch size alone, and
-    only where `eagle-jax tune` found nothing for the model.
+    """Returns the measured budget for a load; None without a measurement. It is the one found at the same batch size,
+    or at the next larger one that was tried, which drafts no more than this one could; beyond the largest there is only
+    one thing to know: that plain decoding was faster already. Of several cache sizes at that batch size the closest
+    counts. What an engine found counts for its batch size alone, and only where `eagle-jax tune` found nothing for the
+    model.
     """
     findings = read()
     if not findings:
         return None
     key = place(model, method)
-    alike = [one for one in findings if one.place == key]
-    alike.sort(key=lambda one: abs(one.slots - (slots or one.slots)))  # of equal batch sizes the first counts
-    tuned = [one for one in alike if one.by == "tune"]
-    alike = tuned or [one for one in alike if one.rows == rows]
-    as_large = [one for one in alike if one.rows >= rows]
+    candidates = [one for one in findings if one.place == key]
+    candidates.sort(key=lambda one: abs(one.slots - (slots or one.slots)))  # of equal batch sizes the first counts
+    tuned = [one for one in candidates if one.by == "tune"]
+    candidates = tuned or [one for one in candidates if one.rows == rows]
+    as_large = [one for one in candidates if one.rows >= rows]
     if as_large:
         return min(as_large, key=lambda one: one.rows)
-    largest = max(alike, key=lambda one: one.rows, default=None)
+    largest = max(candidates, key=lambda one: one.rows, default=None)
     return largest if largest is not None and largest.tree is None else None
 
 
 def tree_of(budget: Budget) -> DynamicTree | None:
-    """Its tree; None is plain decoding."""
+    """Returns its tree; None is plain decoding."""
     if budget.tree is None:
         return None
     tree = asked_tree(budget.tree)
@@ -102,7 +101,7 @@ def tree_of(budget: Budget) -> DynamicTree | None:
 
 
 def numbers_of(tree: DynamicTree | None) -> TreeNumbers | None:
-    """`Budget.tree` of a tree."""
+    """Returns `Budget.tree` of a tree."""
     if tree is None:
         return None
     if tree.least and tree.is_chain:
@@ -112,13 +111,15 @@ def numbers_of(tree: DynamicTree | None) -> TreeNumbers | None:
 
 
 def place(model: Model, method: str) -> tuple[Any, ...]:
-    """`Budget.place` of a model here."""
+    """Returns `Budget.place` of a model here."""
     mesh = {} if model.sharding is None else dict(model.sharding.sizes)
     return device(), fingerprint(model, method), tuple(sorted(mesh.items())), method
 
 
 def device() -> str:
-    """What is computed on, on CPU with the number of its cores; and with which backends, where some were asked for."""
+    """Returns the name of the device, on CPU with the number of its cores; and with which backends, where some were
+    asked for.
+    """
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
     variables = [f", {name}={value}" for name, value in settings().items()]
@@ -126,7 +127,7 @@ def device() -> str:
 
 
 def fingerprint(model: Model, method: str) -> str:
-    """Shapes and dtypes of the target's weights and of what drafts, as sixteen hexadecimal digits.
+    """Returns shapes and dtypes of the target's weights and of what drafts, as sixteen hexadecimal digits.
 
     How many tokens one pass of a head drafts shows in no shape, nor how many there are to choose among.
     """
@@ -139,19 +140,19 @@ def fingerprint(model: Model, method: str) -> str:
 
 
 def path() -> Path:
-    """The file of findings."""
+    """Returns the file of findings."""
     return _path(*(os.environ.get(name) for name in ("XDG_CACHE_HOME", "HOME", "USERPROFILE")))
 
 
 @functools.lru_cache(maxsize=4)
 def _path(*folders: str | None) -> Path:
-    """The same, as long as the environment names these folders: every request asks."""
+    """Returns the same, as long as the environment names these folders: every request asks."""
     del folders
     return cache_folder() / "budgets.json"
 
 
 def read() -> list[Budget]:
-    """All findings. A file that is damaged, or of another version, holds none; the next finding replaces it."""
+    """Returns all findings. A file that is damaged, or of another version, holds none; the next finding replaces it."""
     try:
         target_path = path()
         facts = target_path.stat()
@@ -162,8 +163,8 @@ def read() -> list[Budget]:
 
 @functools.lru_cache(maxsize=4)
 def _read(path: Path, *facts: int) -> tuple[Budget, ...]:
-    """The same of a file, as it is as long as these facts are: every request asks. A file that cannot be read is an
-    error, which is not remembered.
+    """Returns the same of a file, as it is as long as these facts are: every request asks. A file that cannot be read
+    is an error, which is not remembered.
     """
     del facts
     content = json.loads(path.read_text())
@@ -188,11 +189,13 @@ def keep(budgets: Iterable[Budget]) -> Path:
 
 
 def _budget(entry: Any) -> Budget | None:
-    """An entry of the file; None if it is none that this version writes."""
+    """Returns an entry of the file; None if this version does not write such entries."""
     try:
         budget = Budget(**{**entry, "tree": entry["tree"] and tuple(entry["tree"])})
         tree_of(budget)
-        whole = all(type(number) is int and number > 0 for number in (budget.rows, budget.slots, *budget.mesh.values()))
+        is_valid = all(
+            type(number) is int and number > 0 for number in (budget.rows, budget.slots, *budget.mesh.values())
+        )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return budget if whole else None
+    return budget if is_valid else None

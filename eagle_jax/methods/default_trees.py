@@ -23,7 +23,7 @@ class DefaultTree(NamedTuple):
         min_nodes: of each tree; with fewer plain decoding is faster.
         max_prompt_ratio: tokens of a prompt for each that its answer may have; with more, reading the prompt with the
             head too costs more than drafts save.
-        shared_nodes: trees of at most so many nodes are drafted twice as large, and share the room of the batch.
+        shared_nodes: trees of at most this number of nodes are drafted twice as large, and share the room of the batch.
     """
 
     tree: DynamicTree
@@ -59,7 +59,7 @@ OF_XLA = {
 
 
 def cpu_default(model: Any) -> DefaultTree:
-    """What holds for a model on this CPU."""
+    """Returns the default tree for a model on this CPU."""
     packed = model.packed_weights
     if not packed:
         return OF_XLA[_in_bfloat16(model)]
@@ -70,13 +70,15 @@ def cpu_default(model: Any) -> DefaultTree:
 
 
 def _in_bfloat16(model: Any) -> bool:
-    """Whether weights are bfloat16, or were before they were rounded; a target that does not say counts as float32."""
+    """Returns whether weights are bfloat16, or were before they were rounded; a target that does not say counts as
+    float32.
+    """
     return getattr(model.target, "dtype", None) == jnp.bfloat16
 
 
 def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
-    """The tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep. One with a
-    beam has the likeliest nodes of those that it had, and so has one that ends where the drafter is unsure.
+    """Returns the tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep.
+    One with a beam has the likeliest nodes of those that it had, and so has one that ends where the drafter is unsure.
     """
     if tree.nodes <= most:
         return tree
@@ -92,8 +94,8 @@ def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
 
 
 def eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
-    """On accelerators a step that verifies 60 rows should take about as long as one of a single row. On CPU cores every
-    row costs, so little of a tree pays.
+    """Returns EAGLE's default tree. On accelerators a step that verifies 60 rows should take about as long as one of a
+    single row. On CPU cores every row costs, so little of a tree pays.
     """
     if small:
         return shrink_to(cpu_default(model).tree, most)
@@ -107,8 +109,8 @@ def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
 
 
 def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
-    """Published are a chain of all that the block drafts (DFlash), and of a causal head the likeliest paths over the
-    slots' seven best tokens (JetSpec, budget 128).
+    """Returns DFlash's default tree. Published are a chain of all that the block drafts (DFlash), and of a causal head
+    the likeliest paths over the slots' seven best tokens (JetSpec, budget 128).
 
     On CPU cores a chain ends where the head is unsure: what lies after costs nothing to draft, but to verify.
     """
@@ -125,18 +127,22 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
 
 
 def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
-    """Published is a chain of all that one pass drafts. On CPU cores it ends where the head is unsure."""
+    """Returns P-EAGLE's default tree. Published is a chain of all that one pass drafts. On CPU cores it ends where
+    the head is unsure.
+    """
     depth = model.head.num_drafted
     return shrink_to(_short_chain(depth) if small else DynamicTree.chain(depth + 1), most)
 
 
 def _short_chain(depth: int) -> DynamicTree:
-    """For heads that draft `depth` tokens in one pass, where every node costs: what is unlikely is left out."""
+    """Returns a chain for heads that draft `depth` tokens in one pass, where every node costs: what is unlikely is
+    left out.
+    """
     return DynamicTree.chain(min(6, depth + 1), 0.15)
 
 
 def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    """The published tree; with fewer heads than it is deep, one that grows to as many nodes."""
+    """Returns the published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_drafted
     if small:
         return shrink_to(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)

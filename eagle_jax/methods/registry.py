@@ -67,7 +67,7 @@ class Method(NamedTuple):
 def _with_head(
     title: str, make: Callable[..., Drafter], name: str, trees: Callable[..., TreePolicy], *kinds: str
 ) -> Method:
-    """A row for heads of some kinds."""
+    """Makes a row of the table for heads of some kinds."""
     return Method(
         title,
         make=lambda model, policy, small: Calibrated.of(make(head=model.head, policy=policy), model.calibration),
@@ -78,7 +78,7 @@ def _with_head(
 
 
 def _kinds(drafter: str) -> tuple[str, ...]:
-    """The kinds of heads that a method drafts with."""
+    """Returns the kinds of heads that a method drafts with."""
     return tuple(name for name, kind in HEAD_KINDS.items() if kind.drafter == drafter)
 
 
@@ -160,10 +160,10 @@ class Choice:
     drafter: Drafter | None = None
 
     def for_batch(self, rows: int = 1, slots: int | None = None, prompt_ratio: float = 0.0) -> Drafter:
-        """The drafter for a batch of `rows` rows.
+        """Returns the drafter for a batch of `rows` rows.
 
-        With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for so many answers at a time, or else
-        the default tree: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
+        With `tree="auto"` it has the tree that `eagle-jax tune` found fastest for a number of concurrent answers, or
+        else the default tree: the more rows a batch has, the smaller. Where no tree pays it is plain decoding.
 
         Args:
             slots: of that batch's caches, if known.
@@ -174,26 +174,26 @@ class Choice:
         model, name, method = self.model, self.method, METHODS[self.method]
         small = self.by_batch and on_cpu()
         if method.trees is None or self.tree is not None:
-            return _made(model, name, self.tree, small)
+            return _cached_drafter(model, name, self.tree, small)
         if not self.by_batch:
-            return _made(model, name, method.trees(model, small), small)
+            return _cached_drafter(model, name, method.trees(model, small), small)
         budget = budget_for(model, name, rows, slots) if name in TUNED else None
         tree = default_tree(model, name, rows, prompt_ratio) if budget is None else tree_of(budget)
         if budget is None and tree is not None and _shares(model, name, tree):
             return _shared(model, name, rows, tree)
-        return _made(model, "none" if tree is None else name, tree, small)
+        return _cached_drafter(model, "none" if tree is None else name, tree, small)
 
     def others(self, rows: int, expected: Drafter) -> list[Drafter]:
-        """What may be faster than what is expected to be for a batch of `rows` rows, with `tree="auto"`: the default
-        tree where another was found, or where nodes are shared, plain decoding, and for few rows on a CPU the smallest
-        tree.
+        """Returns drafters that may be faster than the expected one for a batch of `rows` rows, with `tree="auto"`: the
+        default tree where another was found, or where nodes are shared, plain decoding, and for few rows on a CPU the
+        smallest tree.
         """
         if not self.by_batch or self.method not in TUNED:
             return []
         default = default_tree(self.model, self.method, rows)
         trees = [] if default is None else [default]
         trees += [SMALLEST] if on_cpu() and rows <= FEW_ROWS else []
-        drafting = [_made(self.model, self.method, tree, on_cpu()) for tree in trees]
+        drafting = [_cached_drafter(self.model, self.method, tree, on_cpu()) for tree in trees]
         return [one for one in (*drafting, Plain()) if one.shape != expected.shape]
 
 
@@ -201,8 +201,8 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
     """Checks what was asked for; "auto" is the model's head if it has one, or its draft model.
 
     Raises:
-        ValueError: a drafter that is not known, or that the model has nothing for; a tree that is none, or that the
-            drafter cannot have.
+        ValueError: a drafter that is not known, or that the model has nothing for; a tree that is not valid, or that
+            the drafter cannot have.
     """
     if isinstance(drafter, Drafter):
         if not tree_is(tree, "auto"):
@@ -227,12 +227,12 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
             )
         policy = None
     if policy is not None:
-        _made(model, name, policy, False)  # a method may refuse a tree
+        _cached_drafter(model, name, policy, False)  # a method may refuse a tree
     return Choice(model, name, policy, by_batch=tree_is(tree, "auto"))
 
 
 def _other_head(model: Model) -> str:
-    """What a model has whose head is of another method."""
+    """Describes the head of a model whose head is of another method."""
     for name in TUNED:
         what, argument = METHODS[name].needs
         if argument == "head" and METHODS[name].has(model):
@@ -241,12 +241,12 @@ def _other_head(model: Model) -> str:
 
 
 def drafter_for(model: Model, drafter: str | Drafter, tree: Any, rows: int = 1) -> Drafter:
-    """The drafter that was asked for, with a tree for `rows` rows."""
+    """Returns the drafter that was asked for, with a tree for `rows` rows."""
     return choose(model, drafter, tree).for_batch(rows)
 
 
-def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
-    """The model's drafter of a method, made once."""
+def _cached_drafter(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Drafter:
+    """Returns the model's drafter of a method, made once."""
     key = name, policy, small
     if key not in model.drafters:
         model.drafters[key] = METHODS[name].make(model, policy, small)
@@ -254,7 +254,8 @@ def _made(model: Model, name: str, policy: TreePolicy | None, small: bool) -> Dr
 
 
 def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) -> TreePolicy | None:
-    """What `tree="auto"` is for a batch of so many rows, where nothing was measured; None where no tree pays.
+    """Returns the tree that `tree="auto"` means for a batch of this size, where nothing was measured; None where no
+    tree pays.
 
     Args:
         prompt_ratio: as in `Choice.for_batch`.
@@ -268,18 +269,22 @@ def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) 
 
 
 def _shares(model: Model, name: str, tree: TreePolicy) -> bool:
-    """Whether requests draft more nodes than there is room for, and share it: where each has few on an accelerator."""
+    """Returns whether requests draft more nodes than there is room for, and share it: where each has few on an
+    accelerator.
+    """
     can = name in TUNED and model.sharding is None and isinstance(model.target, LM)
     return can and not on_cpu() and tree.nodes <= ON_ACCELERATORS.shared_nodes
 
 
 def _shared(model: Model, name: str, rows: int, tree: TreePolicy) -> Drafter:
-    """The drafter whose trees, of twice as many nodes as each request has room for, share that of all of them."""
+    """Returns the drafter whose trees, of twice as many nodes as each request has room for, share that of all of
+    them.
+    """
     key = "shared", name, rows
     if key not in model.drafters:
         trees = METHODS[name].trees
         wide = tree if trees is None else trees(model, False, 2 * tree.nodes)
-        drafter, room = _made(model, name, wide, False), max(rows, ON_ACCELERATORS.max_batch_nodes)
+        drafter, room = _cached_drafter(model, name, wide, False), max(rows, ON_ACCELERATORS.max_batch_nodes)
         model.drafters[key] = Shared(drafter, room) if rows * wide.nodes > room else drafter
     return model.drafters[key]
 
@@ -289,9 +294,11 @@ def on_cpu() -> bool:
 
 
 def method_of(model: Model, drafter: str) -> str:
-    """The name of the method that a name means: of what the model has for "auto", and one name for all EAGLE heads."""
+    """Returns the name of the method that a name means: of what the model has for "auto", and one name for all EAGLE
+    heads.
+    """
     if drafter == "auto":
         drafting = [name for name in TUNED if METHODS[name].has(model)]
         return drafting[0] if drafting else "none"
-    alike = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
-    return "eagle" if alike else drafter
+    is_eagle = drafter in ("eagle1", "eagle3") and METHODS[drafter].has(model)
+    return "eagle" if is_eagle else drafter

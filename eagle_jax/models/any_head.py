@@ -81,11 +81,11 @@ class AnyHead(abc.ABC):
         """The layers."""
 
     def target_ids(self, tokens: Int[Array, "*rows"]) -> Int[Array, "*rows"]:
-        """Target ids of draft ids."""
+        """Returns the target ids of draft ids."""
         return tokens if self.vocabulary is None else jnp.take(self.vocabulary, tokens, axis=0)
 
     def drafted_part(self, values: Float[Array, "*rows v"]) -> Float[Array, "*rows d"]:
-        """The values of the draft vocabulary, from values over the target's."""
+        """Returns the values of the draft vocabulary, from values over the target's."""
         return values if self.vocabulary is None else jnp.take(values, self.vocabulary, axis=-1)
 
     def _apply(self, *args: Any, method: Any = None) -> Any:

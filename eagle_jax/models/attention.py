@@ -60,13 +60,13 @@ class Attention(nn.Module):
         prefix: CachedKV,
         draft_kv: KV | None,
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
-        """`residual + attention(x)`, with norms before and after it, and the tokens' own keys and values."""
+        """Computes `residual + attention(x)`, with norms before and after it, and the tokens' own keys and values."""
         scale, softcap = self.config.attention_scale, self.config.attn_logit_softcapping
         weights = self._weights(x.shape[-1], *norms)
         return ops.attention_block(residual, x, weights, inputs, prefix, draft_kv, scale=scale, softcap=softcap)
 
     def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> KV:
-        """The tokens' own, where nothing else is read."""
+        """Returns the tokens' own, where nothing else is read."""
         return ops.keys_and_values(x, self._weights(x.shape[-1], norm, None), inputs, self.config.head_dim)
 
     @property
@@ -83,8 +83,8 @@ class Attention(nn.Module):
         else:
             maps = {"none": ("q_proj",), "keys": ("q_proj", "k_proj"), "both": ("q_proj", "k_proj", "v_proj")}[self.kv]
             qkv = tuple(getattr(self, name).weights(size) for name in maps)
-        whole = c.qk_norm_over == "projection"
-        heads = (c.num_attention_heads, c.num_key_value_heads) if whole else (1, 1)
+        per_projection = c.qk_norm_over == "projection"
+        heads = (c.num_attention_heads, c.num_key_value_heads) if per_projection else (1, 1)
         q_norm, k_norm = None, None
         if c.qk_norm and not self._is_unscaled:
             q_norm = self.q_norm.weights(heads[0] * c.head_dim)

@@ -18,7 +18,7 @@ def attention_inputs(
     layer: int = 0,
     flat: FlatRows | None = None,
 ) -> AttentionInputs:
-    """The inputs of one layer's attention, the same for all layers of its window and rotary base.
+    """Returns the inputs of one layer's attention, the same for all layers of its window and rotary base.
 
     Args:
         positions: of the fresh tokens; a negative one is padding.
@@ -46,14 +46,16 @@ def attention_inputs(
 
 
 def first_seen(positions: Int[Array, "b n"], window: int | None, chunked: bool) -> Int[Array, "b n"] | None:
-    """The first position that each token sees: of the sliding window, or of its chunk; None sees all."""
+    """Returns the first position that each token sees: of the sliding window, or of its chunk; None sees all."""
     if window is None:
         return None
     return positions // window * window if chunked else positions - window + 1
 
 
 def num_valid(valid: Bool[Array, "b n"]) -> Int[Array, ""]:
-    """Leading rows of `[b * n]` that are not padding. Of several requests all count: padding lies between them."""
+    """Returns the leading rows of `[b * n]` that are not padding. Of several requests all count: padding lies between
+    them.
+    """
     batch, n = valid.shape
     if batch != 1 or n == 1:
         return jnp.int32(batch * n)

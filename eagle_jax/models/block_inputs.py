@@ -16,7 +16,7 @@ def block_inputs(
     slots: int,
     context: Int[Array, "b r"] | None = None,
 ) -> tuple[AttentionInputs, ...]:
-    """What the attention of each layer is given; computed once for all layers of a kind.
+    """Returns the inputs of each layer's attention; computed once for all layers of a kind.
 
     A slot sees slots of its own block, and rows of the context that stand before the block. In a window of w a slot at
     position i sees positions above i - w, and below i + w: the same number both ways.
@@ -29,13 +29,13 @@ def block_inputs(
     context = positions[:, :0] if context is None else context
     block, roots = jnp.arange(positions.shape[1]) // slots, jnp.repeat(positions[:, ::slots], slots, axis=1)
     before = context[:, None, :] < roots[:, :, None]
-    own = (block[:, None] == block[None])[None]
-    ahead = positions[:, None, :] - positions[:, :, None]  # [b, n, n]: how far the seen row is behind the row
+    same_block = (block[:, None] == block[None])[None]
+    ahead = positions[:, None, :] - positions[:, :, None]  # [b, n, n]: how many positions the seen row is after the row
     fresh_positions = jnp.concatenate([context, positions], axis=1)
     kinds = [(layers.window(i), i in config.causal_layers) for i in range(layers.num_hidden_layers)]
     for i, (window, is_causal) in enumerate(kinds):
         if (window, is_causal) not in by_kind:
             most = 0 if is_causal else slots if window is None else window - 1
-            visible = jnp.concatenate([before, own & (ahead <= most)], axis=2)
+            visible = jnp.concatenate([before, same_block & (ahead <= most)], axis=2)
             by_kind[window, is_causal] = attention_inputs(layers, positions, visible, cache, fresh_positions, layer=i)
     return tuple(by_kind[kind] for kind in kinds)

@@ -33,7 +33,8 @@ class LayerState(abc.ABC):
     def write(
         self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
     ) -> "LayerState":
-        """The state after the first `count` of the rows `fresh`, r of each request, of which the first is at `start`.
+        """Returns the state after the first `count` of the rows `fresh`, r of each request, of which the first is at
+        `start`.
 
         Args:
             rows: row of the arrays that each request has, as in `Cache`.
@@ -61,7 +62,7 @@ class KVState(LayerState):
     def write(
         self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
     ) -> "KVState":
-        """All rows are written; those that do not count are overwritten by later ones before they are read."""
+        """Writes all rows; those that do not count are overwritten by later ones before they are read."""
         return jax.tree.map(lambda slots, new: _write(slots, new, start, rows), self, KVState(*fresh))
 
 
@@ -104,12 +105,12 @@ class Cache:
 
     @staticmethod
     def empty(*, layers: int, batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike) -> "Cache":
-        """A cache of keys and values that holds nothing yet; `slots` may be 0 for passes that keep no state."""
+        """Returns a cache of keys and values that holds nothing yet; `slots` may be 0 for passes that keep no state."""
         return Cache.of(tuple(empty_kv(batch, heads, slots, head_dim, dtype) for _ in range(layers)), batch)
 
     @staticmethod
     def of(layers: tuple[LayerState, ...], batch: int) -> "Cache":
-        """A cache of layers that hold nothing yet."""
+        """Returns a cache of layers that hold nothing yet."""
         return Cache(layers=layers, length=jnp.zeros(batch, jnp.int32), rope_length=jnp.zeros(batch, jnp.int32))
 
     @property
@@ -135,7 +136,7 @@ class Cache:
         return self.kv[0].slots
 
     def at_rows(self, rows: Int[Array, "a"]) -> "Cache":
-        """The cache of some rows of the batch: the same memory, of which the other rows stay as they are."""
+        """Returns the cache of some rows of the batch: the same memory, of which the other rows stay as they are."""
         at = rows if self.rows is None else self.rows[rows]
         return Cache(layers=self.layers, length=self.length[rows], rope_length=self.rope_length[rows], rows=at)
 
@@ -157,25 +158,25 @@ class Cache:
 def empty_kv(
     batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike, *, has_values: bool = True
 ) -> KVState:
-    """Keys and values of nothing."""
+    """Returns keys and values of nothing."""
     shape = batch, heads, slots, head_dim  # two arrays, not one twice: a buffer can be donated only once
     return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype) if has_values else None)
 
 
 def is_by_position(node: Any, slots: int) -> bool:
-    """Whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
+    """Returns whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
     return isinstance(node, Cache) and all(layer.slots >= slots for layer in node.kv)
 
 
 def joined(old: LayerRows | None, new: LayerRows) -> LayerRows:
-    """What two groups of fresh tokens add to a layer's state, one after the other; None is no tokens."""
+    """Concatenates the rows that two groups of fresh tokens add to a layer's state; None is no tokens."""
     return new if old is None else jax.tree.map(lambda *rows: jnp.concatenate(rows, axis=2), old, new)
 
 
 # Both are traced once for all layers of a program; XLA inlines the calls.
 @jax.jit
 def rows_at(rows: Float[Array, "b k n c"], nodes: Int[Array, "b r"]) -> Float[Array, "b k r c"]:
-    """Rows of some nodes of a pass, by head."""
+    """Returns the rows of some nodes of a pass, by head."""
     return jnp.take_along_axis(rows, nodes[:, None, :, None], axis=2)
 
 

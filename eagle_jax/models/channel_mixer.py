@@ -1,4 +1,6 @@
-"""Which channel mixer a decoder layer has: an MLP, or sparse experts in its place or beside it (`models.moe`)."""
+"""Which channel mixer a decoder layer has: an MLP, or sparse experts in its place or in parallel with it
+(`models.moe`).
+"""
 
 import flax.linen as nn
 from jax.typing import DTypeLike
@@ -10,8 +12,8 @@ from eagle_jax.models.moe import SparseMLP
 
 
 def channel_mixer(config: LlamaConfig, sparse: bool, dtype: DTypeLike) -> nn.Module:
-    """The channel mixer of a layer of this kind."""
-    if sparse and config.experts is not None and config.experts.beside_mlp:
+    """Returns the channel mixer of a layer of this kind."""
+    if sparse and config.experts is not None and config.experts.parallel_mlp:
         return ExpertsBesideMLP(config, dtype)
     if sparse and config.experts is not None:
         return SparseMLP(config.hidden_size, config.experts, dtype, config.residual_multiplier)

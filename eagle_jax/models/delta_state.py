@@ -30,13 +30,13 @@ class DeltaState(LayerState):
 
     @staticmethod
     def empty(config: DeltaNet, batch: int, dtype: DTypeLike) -> "DeltaState":
-        """The state before the first token; `dtype` is that of activations."""
+        """Returns the state before the first token; `dtype` is that of activations."""
         memory = batch, config.num_value_heads, config.key_head_dim, config.value_head_dim
         window = batch, 1, config.conv_kernel - 1, config.channels
         return DeltaState(memory=jnp.zeros(memory, jnp.float32), window=jnp.zeros(window, dtype))
 
     def at(self, rows: Int[Array, "b"] | None) -> "DeltaState":
-        """The state of some rows."""
+        """Returns the state of some rows."""
         return self if rows is None else jax.tree.map(lambda x: x[rows], self)
 
     def write(
@@ -50,7 +50,7 @@ class DeltaState(LayerState):
             window=jnp.take_along_axis(inputs, index[:, None, :, None], axis=2),
         )
 
-        def put(whole: Array, part: Array) -> Any:
-            return part if rows is None else whole.at[rows].set(part)
+        def put(rows_before: Array, part: Array) -> Any:
+            return part if rows is None else rows_before.at[rows].set(part)
 
         return jax.tree.map(put, self, new)

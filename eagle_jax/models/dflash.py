@@ -71,21 +71,23 @@ class DFlash(AnyHead):
 
     @staticmethod
     def init(config: DFlashConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "DFlash":
-        """Random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
+        """Initialises random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
         params = random_params(DFlashModule(config, dtype), key, taps, *at)
         return DFlash(params=params, config=config, vocabulary=first_ids(config))
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """A cache for the context of `slots` tokens, in the dtype of the target's activations; None is the head's."""
+        """Returns a cache for the context of `slots` tokens, in the dtype of the target's activations; None is the
+        head's.
+        """
         kind = activation_dtype(self.dtype) if activations is None else activations
         return empty_cache(self.config.layers, batch, slots, kind)
 
     def context(
         self, taps: tuple[Float[Array, "b r t"], ...], positions: Int[Array, "b r"], cache: Cache
     ) -> tuple[KV, ...]:
-        """What `draft` reads of rows of true text at `positions`: their keys and values, per layer.
+        """Returns keys and values per layer of rows of true text at `positions`, which `draft` reads.
 
         Args:
             taps: the target's residual streams at these rows, one for each of `config.taps`.
@@ -98,7 +100,7 @@ class DFlash(AnyHead):
     def draft(
         self, target: Target, root: Int[Array, "b"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> BlockOutput:
-        """The slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
+        """Returns the slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
 
         The whole block is computed as it was trained, whatever `depth` is, unless its attention is causal: then what
         lies after the last slot that is read changes nothing.
@@ -123,7 +125,7 @@ class DFlash(AnyHead):
         anchors: Int[Array, "b a"],
         depth: int,
     ) -> BlockOutput:
-        """What `draft` gives below the tokens at `anchors` of whole sequences, `[b a p]`, in one pass without a cache.
+        """Runs `draft` below the tokens at `anchors` of whole sequences, `[b a p]`, in one pass without a cache.
 
         Args:
             taps: the target's residual streams at all tokens; a block reads those before its anchor.
@@ -148,7 +150,7 @@ class DFlash(AnyHead):
         state: Float[Array, "*rows s"],
         candidates: Int[Array, "*slots k"] | None = None,
     ) -> tuple[Float[Array, "*rows k"], Float[Array, "*rows s"]]:
-        """Logits of what follows given tokens, and the state of the paths that they end.
+        """Computes the logits of what follows given tokens, and the state of the paths that they end.
 
         Args:
             slots: one slot for each row of tokens, or of shapes that broadcast to them.
@@ -167,7 +169,7 @@ class DFlash(AnyHead):
         return jnp.broadcast_to(slots.logits, (*previous.shape, slots.logits.shape[-1])), state
 
     def path_state(self, rows: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "*rows s"]:
-        """What a Markov head of kind `rnn` remembers of paths that begin; without numbers (s = 0) in all others.
+        """Returns the initial state of a path for a Markov head of kind `rnn`; empty (s = 0) for all others.
 
         Args:
             dtype: that of the slots' outputs.
@@ -176,20 +178,22 @@ class DFlash(AnyHead):
         return jnp.zeros((*rows, markov.rank if markov is not None and markov.kind == "rnn" else 0), dtype)
 
     def candidates(self, logits: Float[Array, "*slots d"]) -> Int[Array, "*slots k"]:
-        """The slots' best tokens (draft ids), best first, which a selector chooses from."""
+        """Returns the slots' best tokens (draft ids), best first, which a selector chooses from."""
         return ops.top_k(logits, self.max_children)[1]
 
     def confidence_logits(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Logits of `confidence`, for a loss."""
+        """Computes the logits of `confidence`, for a loss."""
         logits = self._apply(slots.out, previous, method=DFlashModule.confidence)
         return jnp.broadcast_to(logits, previous.shape)
 
     def confidence(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """The probability that the token drafted at a slot is accepted, given the tokens before (target ids)."""
+        """Returns the probability that the token drafted at a slot is accepted, given the tokens before (target
+        ids).
+        """
         return jax.nn.sigmoid(self.confidence_logits(slots, previous))
 
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Embeddings of the block's tokens (target ids)."""
+        """Returns the embeddings of the block's tokens (target ids)."""
         if self.config.own_embedding:
             x = self._apply(tokens, method=DFlashModule.embed).astype(target.activations)
         else:
@@ -197,9 +201,9 @@ class DFlash(AnyHead):
         return x * jnp.asarray(self.config.input_embedding_scale, x.dtype)
 
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
-        """Logits over the draft vocabulary, in float32, for outputs of slots."""
-        c, own = self.config, self.config.draft_vocab_size is not None
-        logits = self._apply(out, method=DFlashModule.logits) if own else target.logits(out)
+        """Computes logits over the draft vocabulary, in float32, for outputs of slots."""
+        c, has_output_matrix = self.config, self.config.draft_vocab_size is not None
+        logits = self._apply(out, method=DFlashModule.logits) if has_output_matrix else target.logits(out)
         logits = logits * c.output_multiplier
         cap = c.final_logit_softcapping
         return logits if cap is None else jnp.tanh(logits / cap) * cap
@@ -207,18 +211,20 @@ class DFlash(AnyHead):
     def _blocks(
         self, target: Target, roots: Int[Array, "b a"], at: Int[Array, "b a"], slots: int
     ) -> tuple[Float[Array, "b n h"], Int[Array, "b n"]]:
-        """Embeddings and positions of blocks of `slots` each, one after the other, whose roots stand at `at`."""
+        """Returns embeddings and positions of blocks of `slots` each, one after the other, whose roots stand at
+        `at`.
+        """
         batch, blocks = roots.shape
         masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)
         positions = at[..., None] + jnp.arange(slots, dtype=jnp.int32)[None, None]
         x = self.embed(target, tokens)
         if self.config.own_mask_embedding:
-            own = self.params["mask_embedding"].astype(x.dtype) * jnp.asarray(
+            mask_embedding = self.params["mask_embedding"].astype(x.dtype) * jnp.asarray(
                 self.config.input_embedding_scale, x.dtype
             )
             is_root = jnp.arange(blocks * slots) % slots == 0
-            x = jnp.where(is_root[None, :, None], x, own[None, None])
+            x = jnp.where(is_root[None, :, None], x, mask_embedding[None, None])
         return x, positions.reshape(batch, blocks * slots)
 
     @property

@@ -53,7 +53,7 @@ class DFlashModule(nn.Module):
         return self.embed_tokens(tokens)
 
     def context(self, taps: tuple[Float[Array, "b r t"], ...], inputs: AttentionInputs) -> tuple[KV, ...]:
-        """Keys and values of rows of true text, per layer."""
+        """Computes the keys and values of rows of true text, per layer."""
         features = self.hidden_norm(self.fc(constrain(jnp.concatenate(taps, axis=-1))))
         layers: list[Any] = self.layers
         return tuple(layer.self_attn.keys_and_values(features, None, inputs) for layer in layers)
@@ -66,7 +66,7 @@ class DFlashModule(nn.Module):
         slots: int,
         context: tuple[KV, ...] = (),
     ) -> Float[Array, "b n h"]:
-        """Normed outputs of blocks of `slots` each; `inputs` has an entry for each layer.
+        """Computes the normed outputs of blocks of `slots` each; `inputs` has an entry for each layer.
 
         Args:
             context: keys and values of rows of text that are not in the cache, per layer; `inputs` names them first.

@@ -24,7 +24,7 @@ class DraftHead(AnyHead):
     """A head that drafts step after step, each reading what the one before made.
 
     Slot i holds a feature of token i and the embedding of token i + 1, stands at position i (the feature's), and its
-    output tells token i + 2. Over true text the feature is made of what the target computed (`features`); while
+    output predicts token i + 2. Over true text the feature is made of what the target computed (`features`); while
     drafting it is the head's own output at the slot before.
     """
 
@@ -35,19 +35,23 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Embeddings of tokens (target ids)."""
+        """Returns the embeddings of tokens (target ids)."""
 
     @abc.abstractmethod
     def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
-        """What slots of true text read: made of the target's final hidden states and the residual streams `taps`."""
+        """Returns the features that slots of true text read: made of the target's final hidden states and the residual
+        streams `taps`.
+        """
 
     @abc.abstractmethod
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
-        """Logits over the draft vocabulary, in float32, for outputs of `forward`."""
+        """Computes logits over the draft vocabulary, in float32, for outputs of `forward`."""
 
     @abc.abstractmethod
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
-        """What outputs say the target's final hidden states will be, for a loss on features; None if they cannot."""
+        """Returns the guessed final hidden states of the target, for a loss on features; None if the head guesses
+        none.
+        """
 
     def forward(
         self,
@@ -59,7 +63,8 @@ class DraftHead(AnyHead):
         draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-        """Outputs of `n` slots, which are also what the next draft step reads as features, and their own K/V.
+        """Computes the outputs of `n` slots, which are also what the next draft step reads as features, and their own
+        K/V.
 
         Args:
             visible: which fresh rows each slot sees: the `p` rows draft_kv first, then the `n` own rows (`m = p + n`);
@@ -81,20 +86,24 @@ class DraftHead(AnyHead):
         visible: Bool[Array, "b n n"],
         cache: Cache,
     ) -> tuple[LayerRows, ...]:
-        """Keys and values that `forward` gives of its slots, without outputs: the last layer does not attend."""
+        """Computes the keys and values that `forward` gives of its slots, without outputs: the last layer does not
+        attend.
+        """
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
         arguments = embeddings, features.astype(embeddings.dtype), inputs, cache
         return self._apply(*arguments, method="keys_and_values")
 
     def causal(self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
-        """Outputs over whole sequences, causally, without a cache."""
+        """Computes outputs over whole sequences, causally, without a cache."""
         batch, n, _ = features.shape
         cache = self.empty_cache(batch, 0, embeddings.dtype)
         cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
         return self.forward(embeddings, features, *causal(batch, n), cache)[0]
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """A cache for `slots` rows of true text, in the dtype of the target's activations; None is the head's own."""
+        """Returns a cache for `slots` rows of true text, in the dtype of the target's activations; None is the head's
+        own.
+        """
         kind = activation_dtype(self.dtype) if activations is None else activations
         return empty_cache(self.config.layers, batch, slots, kind)
 
@@ -123,15 +132,15 @@ class DraftHead(AnyHead):
 
 
 def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Cache]:
-    """What a single slot sees and an empty cache, to make parameters with."""
+    """Returns the attention inputs of a single slot and an empty cache, to initialise parameters with."""
     cache, (positions, visible) = empty_cache(layers, 1, 0, dtype), causal(1, 1)
     return attention_inputs(layers, positions, visible, cache, positions), cache
 
 
 def check_vocabulary(head: AnyHead) -> None:
     """Refuses a head that came with other than the target ids of its draft vocabulary."""
-    size, whole = head.draft_vocab_size, head.config.layers.vocab_size
-    got = whole if head.vocabulary is None else head.vocabulary.shape[0]
+    size, vocab_size = head.draft_vocab_size, head.config.layers.vocab_size
+    got = vocab_size if head.vocabulary is None else head.vocabulary.shape[0]
     if got != size:
         raise ValueError(
             f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
@@ -140,6 +149,6 @@ def check_vocabulary(head: AnyHead) -> None:
 
 
 def first_ids(config: EagleConfig | Eagle3Config | DFlashConfig) -> Int[Array, "d"] | None:
-    """The draft vocabulary of a head that nobody chose one for: the lowest ids."""
+    """Returns the draft vocabulary of a head without a chosen one: the lowest ids."""
     size = config.draft_vocab_size
     return None if size is None or size == config.layers.vocab_size else jnp.arange(size, dtype=jnp.int32)

@@ -90,14 +90,14 @@ class Head(DraftHead):
 
     @staticmethod
     def init(config: EagleConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head":
-        """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
         row = jnp.zeros((1, 1, config.layers.hidden_size), dtype)
         at = one_slot(config.layers, dtype)
         params = random_params(EagleHead(config, dtype), key, row, *at)
         return Head(params=params, config=config, vocabulary=first_ids(config))
 
     def trimmed(self, target: LM, ids: Int[np.ndarray, "d"]) -> "Head":
-        """The same head, drafting only the tokens `ids`: a smaller product per draft row, and no training.
+        """Returns the same head, drafting only the tokens `ids`: a smaller product per draft row, and no training.
 
         Args:
             target: the head's target, whose output matrix gives the rows.

@@ -67,7 +67,7 @@ class FirstLayer(nn.Module):
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs
     ) -> LayerRows:
-        """Keys and values of its attention, without the rest of the layer."""
+        """Computes the keys and values of its attention, without the rest of the layer."""
         return self.self_attn.keys_and_values(self._both(embeddings, self.hidden_norm(features)), None, inputs)
 
     def _both(self, embeddings: Float[Array, "b n h"], normed: Float[Array, "b n h"]) -> Float[Array, "b n i"]:
@@ -107,7 +107,7 @@ class Eagle3Head(nn.Module):
         return self.fc(self.input_norm(side_by_side) if self.config.norm_before_fc else side_by_side)
 
     def mask_feature(self, dtype: DTypeLike) -> Float[Array, "1 1 h"]:
-        """What mask rows read in place of a feature."""
+        """Returns the vector that mask rows read in place of a feature."""
         return self.fuse(tuple(jnp.split(self.mask_hidden.astype(dtype)[None, None], len(self.config.taps), axis=-1)))
 
     def __call__(
@@ -119,9 +119,9 @@ class Eagle3Head(nn.Module):
         draft_kv: tuple[LayerRows, ...],
     ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
         prefix = cache.layers[0].operand
-        x, own = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
+        x, first_kv = self.layers[0](embeddings, features, inputs, prefix, draft_kv[0] if draft_kv else None)
         x, kv = through(self.layers[1:], x, inputs, cache, draft_kv, first=1)
-        return self.norm(x) if self.config.norm_output else x, (own, *kv)
+        return self.norm(x) if self.config.norm_output else x, (first_kv, *kv)
 
     def keys_and_values(
         self, embeddings: Float[Array, "b n h"], features: Float[Array, "b n h"], inputs: AttentionInputs, cache: Cache
@@ -129,9 +129,9 @@ class Eagle3Head(nn.Module):
         first, *rest = self.layers
         if not rest:
             return (first.keys_and_values(embeddings, features, inputs),)
-        x, own = first(embeddings, features, inputs, cache.layers[0].operand, None)
+        x, first_kv = first(embeddings, features, inputs, cache.layers[0].operand, None)
         x, kv = through(rest[:-1], x, inputs, cache, first=1)
-        return own, *kv, rest[-1].keys_and_values(x, inputs)
+        return first_kv, *kv, rest[-1].keys_and_values(x, inputs)
 
     def normed(self, out: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         return out if self.config.norm_output else self.norm(out)
@@ -157,7 +157,7 @@ class Head3(DraftHead):
 
     @staticmethod
     def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":
-        """Random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
         params = random_params(Eagle3Head(config, dtype), key, taps, *at)
@@ -179,7 +179,7 @@ class Head3(DraftHead):
         return self._apply(out, method=Eagle3Head.logits)
 
     def mask_rows(self, target: Target, batch: int, rows: int) -> tuple[Float[Array, "b n h"], Float[Array, "b n h"]]:
-        """Embeddings and features of mask rows, n in each row of a batch."""
+        """Returns embeddings and features of mask rows, n in each row of a batch."""
         assert self.config.mask is not None
         embedding = self.embed(target, jnp.full((1, 1), self.config.mask.token_id, jnp.int32))
         feature = self._apply(embedding.dtype, method=Eagle3Head.mask_feature)
@@ -189,8 +189,8 @@ class Head3(DraftHead):
     def draft(
         self, target: Target, out: Float[Array, "b h"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> Float[Array, "b p d"]:
-        """Logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places after the root, all from
-        one pass over mask rows.
+        """Computes logits in float32, over the draft vocabulary, of the tokens 1 to `depth` (p) places after the root,
+        all from one pass over mask rows.
 
         Args:
             out: the output at the last row of text, which `forward` made together with its keys and values.

@@ -44,7 +44,9 @@ class MarkovHead(nn.Module):
     def __call__(
         self, out: Float[Array, "*slots h"], previous: Int[Array, "*rows"], state: Float[Array, "*rows s"]
     ) -> tuple[Float[Array, "*rows d"], Float[Array, "*rows s"]]:
-        """The bias, and the state for the slot after; `state` has no numbers but in `rnn`, where it starts at 0."""
+        """Returns the bias, and the state for the slot after; `state` has no numbers but in `rnn`, where it starts at
+        0.
+        """
         embedding = self.embed(previous).astype(out.dtype)
         if self.config.kind == "vanilla":
             return self.markov_w2(embedding), state
@@ -76,7 +78,7 @@ class CandidateSelector(nn.Module):
     def __call__(
         self, out: Float[Array, "*slots h"], previous: Int[Array, "*rows"], candidates: Int[Array, "*slots k"]
     ) -> Float[Array, "*rows k"]:
-        """What is added to the logits of the candidates."""
+        """Returns the term that is added to the logits of the candidates."""
         code = ops.embed(self.predecessor_codebook, previous, jnp.float32) * self.hidden_projection(out)
         return jnp.einsum("...r,...kr->...k", code, ops.embed(self.successor_codebook, candidates, jnp.float32))
 
@@ -93,7 +95,7 @@ class ConfidenceHead(nn.Module):
     def __call__(
         self, out: Float[Array, "*slots h"], embedding: Float[Array, "*rows r"] | None
     ) -> Float[Array, "*rows"]:
-        """The logit of that probability.
+        """Returns the logit of that probability.
 
         Args:
             embedding: the Markov head's of the token before; None if it is not read.

@@ -1,4 +1,4 @@
-"""Gemma 4's experts: they read the residual stream, as the MLP beside them does.
+"""Gemma 4's experts: they read the residual stream in parallel with an MLP.
 
 y = norm_1(mlp(norm(x))) + norm_2(sum_e share_e * scale_e * expert_e(norm_3(x)))
 x = x + norm(y)                                             the router reads x / rms(x) * scale / sqrt(h)

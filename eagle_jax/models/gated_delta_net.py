@@ -17,7 +17,7 @@ from eagle_jax.models.layers import Linear, RMSNorm
 from eagle_jax.ops import DeltaRows, FlatRows
 from eagle_jax.struct import pytree
 
-EPSILON = 1e-6  # beside the square of the length of queries and keys
+EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
 @pytree
@@ -45,7 +45,7 @@ class DeltaInputs:
         flat: FlatRows | None,
         is_chain: bool = False,
     ) -> "DeltaInputs":
-        """The inputs of all layers; `visible` names the ancestors of each token and itself."""
+        """Returns the inputs of all layers; `visible` names the ancestors of each token and itself."""
         assert config.delta_net is not None
         if is_chain:
             assert flat is None
@@ -58,15 +58,15 @@ class DeltaInputs:
         return DeltaInputs(visible, earlier, num_valid(positions >= 0), cache_rows, flat)
 
     def by_request(self, rows: Float[Array, "b n e"]) -> Float[Array, "y m e"]:
-        """Rows of the pass, with padding where requests share one."""
+        """Returns the rows of the pass, with padding where requests share one."""
         return rows if self.flat is None else jnp.where(self.flat.is_token[..., None], rows[0][self.flat.places], 0)
 
     def in_pass(self, rows: Float[Array, "y m e"]) -> Float[Array, "b n e"]:
-        """`by_request` undone; zeros at padding."""
+        """Undoes `by_request`; zeros at padding."""
         return rows if self.flat is None else self.flat.in_row(rows)[None]
 
     def fresh(self, added: DeltaRows) -> DeltaRows:
-        """What tokens add, laid out as the pass is."""
+        """Returns the rows that tokens add, laid out as the pass is."""
         flat = self.flat
         if flat is None:
             return added
@@ -105,7 +105,7 @@ class GatedDeltaNet(nn.Module):
         state: DeltaState,
         draft_kv: None,
     ) -> tuple[Float[Array, "b n h"], DeltaRows]:
-        """`residual + out(norm(delta(conv(in(x)))) * silu(z))`, and what the tokens add to the state."""
+        """Computes `residual + out(norm(delta(conv(in(x)))) * silu(z))`, and what the tokens add to the state."""
         normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
         qkv, z, b, a = self._projected(normed, inputs.num_valid)
         qkv, b, a = (inputs.by_request(part) for part in (qkv, b, a))
@@ -124,7 +124,7 @@ class GatedDeltaNet(nn.Module):
         inputs: DeltaInputs,
         state: DeltaState,
     ) -> tuple[Float[Array, "y n o"], DeltaRows]:
-        """What the delta rule gives of each token, in float32, by request."""
+        """Applies the delta rule to each token, in float32, by request."""
         c, before = self.net, state.at(inputs.cache_rows)
         rows = ops.convolved(qkv, before.window[:, 0], self.conv1d(), inputs.earlier)
         q, k, v = jnp.split(rows, (c.keys, 2 * c.keys), axis=-1)
@@ -142,7 +142,7 @@ class GatedDeltaNet(nn.Module):
         return out.swapaxes(1, 2).reshape(*qkv.shape[:2], -1), added
 
     def _projected(self, x: Float[Array, "b n h"], num_valid: Int[Array, ""]) -> tuple[Array, ...]:
-        """Queries, keys and values side by side, the gate, and the logits of rate and decay."""
+        """Returns queries, keys and values side by side, the gate, and the logits of rate and decay."""
         if not self.net.fused:
             maps = self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
             return tuple(linear(x, num_valid) for linear in maps)

@@ -128,7 +128,7 @@ class Heads(AnyHead):
     def over_text(
         self, hidden: Float[Array, "b n h"], embeddings: Float[Array, "b n h"]
     ) -> tuple[Float[Array, "b _ _"], ...]:
-        """What each head reads at every slot of whole sequences.
+        """Returns the input of each head at every slot of whole sequences.
 
         Args:
             hidden: the target's final hidden states of tokens 0 .. n - 1.
@@ -139,7 +139,7 @@ class Heads(AnyHead):
         """
 
     def logits(self, level: int, x: Float[Array, "b n w"]) -> Float[Array, "b n v"]:
-        """Logits in float32 for the token at depth `level + 1`, by head `level`, which reads `x`."""
+        """Computes logits in float32 for the token at depth `level + 1`, by head `level`, which reads `x`."""
         return self._apply(level, x)
 
     @property
@@ -170,7 +170,7 @@ class Medusa(Heads):
 
     @staticmethod
     def init(config: MedusaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Medusa":
-        """Random weights (normal, 0.02)."""
+        """Initialises random weights (normal, 0.02)."""
         return Medusa(params=_initial(config, key, dtype), config=config)
 
     def over_text(
@@ -187,7 +187,7 @@ class Hydra(Heads):
 
     @staticmethod
     def init(config: HydraConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Hydra":
-        """Random weights (normal, 0.02)."""
+        """Initialises random weights (normal, 0.02)."""
         return Hydra(params=_initial(config, key, dtype), config=config)
 
     @property
@@ -195,7 +195,7 @@ class Hydra(Heads):
         return 1 if self.config.prefix is None else self.config.prefix.head_dim
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """A cache for the layer before the heads; without one it counts tokens and holds nothing.
+        """Returns a cache for the layer before the heads; without one it counts tokens and holds nothing.
 
         `activations` is the dtype of the target's; None is the heads' own.
         """
@@ -207,7 +207,7 @@ class Hydra(Heads):
     def read(
         self, hidden: Float[Array, "b n h"], positions: Int[Array, "b n"], visible: Bool[Array, "b n n"], cache: Cache
     ) -> tuple[Float[Array, "b n h"], tuple[KV, ...]]:
-        """What the heads read of the text at each of `n` rows, and the rows' own K/V; without a layer, `hidden`."""
+        """Returns the heads' input at each of `n` rows, and the rows' own K/V; without a layer, `hidden`."""
         if self.config.prefix is None:
             return hidden, ()
         inputs = attention_inputs(self.config.prefix, positions, visible, cache, positions)

@@ -52,31 +52,33 @@ class LatentAttention(nn.Module):
         prefix: CachedKV,
         draft_kv: Latents | None,
     ) -> tuple[Float[Array, "b n h"], Latents]:
-        """`residual + attention(x)`, with norms before and after it, and the tokens' own latent vectors and keys."""
+        """Computes `residual + attention(x)`, with norms before and after it, and the tokens' own latent vectors
+        and keys.
+        """
         c, normed = self.config, x if norms[0] is None else ops.rms_norm(x, norms[0])
         up_key, up_value = self._up(x.dtype)
         plain, rotated = self._queries(normed, inputs)
         absorbed = jnp.einsum("bhnp,hpr->bhnr", plain, up_key, precision=ops.precision(x.dtype))
-        q, own = jnp.concatenate([absorbed, rotated], axis=-1), self._keys(normed, inputs)
-        fresh = own if draft_kv is None else jnp.concatenate([draft_kv[0], own], axis=2)
+        q, latents_and_keys = jnp.concatenate([absorbed, rotated], axis=-1), self._keys(normed, inputs)
+        fresh = latents_and_keys if draft_kv is None else jnp.concatenate([draft_kv[0], latents_and_keys], axis=2)
         seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
         if inputs.flat is None:
-            found = ops.tree_attention(q, (fresh, fresh), *seen, scale=c.attention_scale)
+            attended = ops.tree_attention(q, (fresh, fresh), *seen, scale=c.attention_scale)
         else:
-            found = ops.flat_attention(q, (fresh, fresh), *seen, inputs.flat, scale=c.attention_scale)
-        latents = found[..., : up_value.shape[-1]]
+            attended = ops.flat_attention(q, (fresh, fresh), *seen, inputs.flat, scale=c.attention_scale)
+        latents = attended[..., : up_value.shape[-1]]
         values = jnp.einsum("bhnr,hvr->bnhv", latents, up_value, precision=ops.precision(x.dtype))
         y = self.o_proj(values.reshape(*x.shape[:2], -1), inputs.num_valid)
-        return ops.added(residual, y, norms[1], c.residual_multiplier), (own, None)
+        return ops.added(residual, y, norms[1], c.residual_multiplier), (latents_and_keys, None)
 
     def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> Latents:
-        """The tokens' own latent vectors and keys, where nothing else is read."""
+        """Returns the tokens' own latent vectors and keys, where nothing else is read."""
         return self._keys(x if norm is None else ops.rms_norm(x, norm), inputs), None
 
     def _queries(
         self, x: Float[Array, "b n i"], inputs: AttentionInputs
     ) -> tuple[Float[Array, "b h n p"], Float[Array, "b h n c"]]:
-        """The part of each query that is not rotated, and the rotated one."""
+        """Returns the part of each query that is not rotated, and the rotated one."""
         c, latent, valid = self.config, self.config.latent, inputs.num_valid
         assert latent is not None
         if latent.query_rank is None:
@@ -88,7 +90,7 @@ class LatentAttention(nn.Module):
         return plain, ops.rotate(rotated, inputs.cos_sin, c.rope.interleaved)
 
     def _keys(self, x: Float[Array, "b n i"], inputs: AttentionInputs) -> Float[Array, "b 1 n c"]:
-        """The latent vector and the rotated key of each token."""
+        """Returns the latent vector and the rotated key of each token."""
         assert self.config.latent is not None
         both = self.kv_a_proj_with_mqa(x, inputs.num_valid)[:, None]
         latent, key = jnp.split(both, [self.config.latent.rank], axis=-1)
@@ -96,7 +98,7 @@ class LatentAttention(nn.Module):
         return jnp.concatenate([self.kv_a_layernorm(latent), rotated], axis=-1)
 
     def _up(self, dtype: DTypeLike) -> tuple[Float[Array, "h p r"], Float[Array, "h v r"]]:
-        """The maps from a latent vector to keys and values, by head."""
+        """Returns the maps from a latent vector to keys and values, by head."""
         c, latent = self.config, self.config.latent
         assert latent is not None
         weight = dense(getattr(self, UP).weights(latent.rank).weight).astype(dtype)

@@ -1,4 +1,4 @@
-"""Embeddings that each layer has of its own for each token, beside the one that enters the first (Gemma 4 E2B, E4B).
+"""Per-layer embeddings of each token, besides the one that enters the first layer (Gemma 4 E2B, E4B).
 
 u_i = (norm(project_i(e) / sqrt(h)) + table_i[token] * sqrt(p)) / sqrt(2)      e is the token's embedding
 x = x + norm(projection(gelu(gate(x)) * u_i))                                  at the end of layer i
@@ -35,8 +35,8 @@ class LayerInputs(nn.Module):
         by_layer = *tokens.shape, layers, -1
         projected = self.projection(embeddings) * self.config.hidden_size**-0.5
         projected = self.norm(projected.reshape(by_layer))
-        own = self.embed_tokens(tokens).reshape(by_layer)
-        inputs = (projected + scaled(own, own.shape[-1] ** 0.5, self.dtype)) * 2**-0.5
+        layer_input = self.embed_tokens(tokens).reshape(by_layer)
+        inputs = (projected + scaled(layer_input, layer_input.shape[-1] ** 0.5, self.dtype)) * 2**-0.5
         return tuple(inputs[:, :, i] for i in range(layers))
 
 
@@ -52,6 +52,6 @@ class LayerInput(nn.Module):
         self.projection = Linear(self.config.hidden_size, dtype=self.dtype)
         self.norm = norm(self.config, self.dtype)
 
-    def __call__(self, x: Float[Array, "b n h"], own: Float[Array, "b n p"]) -> Float[Array, "b n h"]:
-        gated = jax.nn.gelu(self.gate(x), approximate=True) * own
+    def __call__(self, x: Float[Array, "b n h"], layer_input: Float[Array, "b n p"]) -> Float[Array, "b n h"]:
+        gated = jax.nn.gelu(self.gate(x), approximate=True) * layer_input
         return x + self.norm(self.projection(gated))

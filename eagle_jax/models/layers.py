@@ -13,7 +13,7 @@ from eagle_jax.models.layout import GATE_UP
 
 
 def parameter(module: nn.Module, name: str, init: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """A parameter of some shape, whatever holds it: an array, or a quantized or packed weight.
+    """Returns a parameter of some shape, whatever holds it: an array, or a quantized or packed weight.
 
     Raises:
         ValueError: what is there has another shape.
@@ -64,12 +64,12 @@ class RMSNorm(nn.Module):
 
 
 def norm(config: LlamaConfig, dtype: DTypeLike) -> RMSNorm:
-    """A norm as this family has them."""
+    """Makes a norm of the family's kind."""
     return RMSNorm(config.rms_norm_eps, dtype, plus_one=config.norm_plus_one, wide=config.norms == "around")
 
 
 def scaled(x: Float[Array, "*rows h"], factor: float, dtype: DTypeLike) -> Float[Array, "*rows h"]:
-    """`x` times a factor that is rounded to `dtype`, in float32."""
+    """Computes `x` times a factor that is rounded to `dtype`, in float32."""
     if factor == 1:
         return x
     return (x.astype(jnp.float32) * jnp.asarray(factor, dtype).astype(jnp.float32)).astype(x.dtype)
@@ -90,7 +90,7 @@ class Embedding(nn.Module):
         return ops.embed(self.embedding, tokens, ops.activation_dtype(self.dtype))
 
     def attend(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
-        """Logits by the transposed table, in float32."""
+        """Computes logits by the transposed table, in float32."""
         return ops.linear(hidden, ops.Affine(self.embedding), num_valid=num_valid, dtype=jnp.float32)
 
 

@@ -30,7 +30,7 @@ UP = "kv_b_proj"  # of latent attention
 def for_decoding(
     params: Params, head_dim: int | tuple[int, ...], *, spread: bool = False, nested: bool = False
 ) -> Params:
-    """The same parameters laid out for decoding; `params` is emptied on the way, so no weight is held twice.
+    """Returns the same parameters laid out for decoding; `params` is emptied on the way, so no weight is held twice.
 
     Args:
         params: of a target or a draft head, as `converters` and `training` have them.
@@ -48,8 +48,8 @@ def for_decoding(
             elif _is_matrix(node):
                 node = _packed(node, spread)
             else:
-                own = head_dim_in(name, head_dim)
-                node = for_decoding(_merged(node, own, spread), own, spread=spread, nested=True)
+                own_head_dim = head_dim_in(name, head_dim)
+                node = for_decoding(_merged(node, own_head_dim, spread), own_head_dim, spread=spread, nested=True)
         laid[name] = node
     if tied and not spread and (table := ops.pack_for_backend(laid["embed_tokens"]["embedding"])) is not None:
         laid["embed_tokens"] = {"embedding": table}
@@ -57,13 +57,13 @@ def for_decoding(
 
 
 def head_dim_in(path: str, head_dim: int | tuple[int, ...]) -> int:
-    """The size of a head where a parameter is, such as `layers_3/self_attn/k_proj`; only layers have heads."""
+    """Returns the size of a head where a parameter is, such as `layers_3/self_attn/k_proj`; only layers have heads."""
     layer = re.match(r"layers_(\d+)", path)
     return head_dim if isinstance(head_dim, int) else head_dim[0 if layer is None else int(layer[1])]
 
 
 def for_files(params: Mapping[str, Any]) -> Params:
-    """Parameters as files hold them: `for_decoding` undone, bit for bit but for scales of groups on GPUs.
+    """Returns parameters as files hold them: `for_decoding` undone, bit for bit but for scales of groups on GPUs.
 
     Parameters that were never packed are returned as they are.
     """
@@ -78,7 +78,7 @@ def _is_matrix(node: Params) -> bool:
 
 
 def _merged(node: Params, head_dim: int, spread: bool) -> Params:
-    """One decoder layer's attention or MLP with its parallel projections in one, if they are rounded alike."""
+    """Merges the parallel projections of one decoder layer's attention or MLP, if they are quantized alike."""
     if _alike(node, qkv := [f"{x}_proj" for x in "qkv"]):
         parts = [node.pop(name) for name in qkv]
         heads = parts[1]["weight"].shape[0] // head_dim
@@ -95,8 +95,8 @@ def _alike(node: Params, names: list[str]) -> bool:
 
 
 def _ordered_alike(weights: list[Any]) -> bool:
-    """Whether quantized weights have their inputs in the same order, as those of one group mostly have: GPTQ sorts
-    inputs by the activations, which are the same for all. While a program is traced nobody can tell.
+    """Returns whether quantized weights have their inputs in the same order, as those of one group mostly have: GPTQ
+    sorts inputs by the activations, which are the same for all. While a program is traced this cannot be checked.
     """
     orders = [weight.order for weight in weights if isinstance(weight, QuantArray) and weight.order is not None]
     traced = any(isinstance(order, jax.core.Tracer) for order in orders)
@@ -104,17 +104,17 @@ def _ordered_alike(weights: list[Any]) -> bool:
 
 
 def _joined(parts: list[Params], join: Callable[..., jax.Array]) -> Params:
-    """One linear map of several; they are emptied."""
+    """Joins several linear maps into one; they are emptied."""
     return {name: map_parts(join, *(part.pop(name) for part in parts)) for name in list(parts[0])}
 
 
 def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Array:
-    """Rows `[k g c, ..]` of several matrices to `[k, g + .., c, ..]`."""
+    """Returns rows `[k g c, ..]` of several matrices to `[k, g + .., c, ..]`."""
     return jnp.concatenate([rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in parts], axis=1)
 
 
 def _packed(linear: Params, spread: bool) -> Params:
-    """One linear map, its matrix packed."""
+    """Packs the matrix of one linear map."""
     return linear | {"weight": ops.pack(linear.pop("weight"), sharded=spread)} if "weight" in linear else linear
 
 
@@ -131,5 +131,5 @@ def _parted(node: Params) -> Params:
 
 
 def _rows(by_head: jax.Array) -> jax.Array:
-    """`[k, g, c, ..]` to `[k g c, ..]`."""
+    """Reshapes `[k, g, c, ..]` to `[k g c, ..]`."""
     return by_head.reshape(-1, *by_head.shape[3:])

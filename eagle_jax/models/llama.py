@@ -71,14 +71,14 @@ class DecoderLayer(nn.Module):
         inputs: Inputs,
         state: CachedKV | DeltaState,
         draft_kv: LayerRows | None,
-        own_input: Float[Array, "b n p"] | None = None,
+        layer_input: Float[Array, "b n p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], LayerRows]:
-        """The residual stream after the layer, and what the tokens add to its state (`LayerState.operand`).
+        """Returns the residual stream after the layer, and what the tokens add to its state (`LayerState.operand`).
 
         Args:
             state, draft_kv: of the layer whose keys and values this one attends to; `draft_kv` are those of all fresh
                 tokens where it is another one.
-            own_input: what the layer has of its own of each token (`models.layer_inputs`).
+            layer_input: what the layer has of its own of each token (`models.layer_inputs`).
         """
         size, kind, after_attention, after_mlp = x.shape[-1], self.config.norms, None, None
         before_mlp: ops.Norm | None = self.post_attention_layernorm.weights(size)
@@ -87,17 +87,17 @@ class DecoderLayer(nn.Module):
             before_mlp = self.pre_feedforward_layernorm.weights(size) if kind == "around" else None
         mixer: Any = self.linear_attn if self.recurrent else self.self_attn
         with jax.named_scope("attention"):
-            x, own = mixer(x, x, (self._input_norm(size), after_attention), inputs, state, draft_kv)
+            x, added = mixer(x, x, (self._input_norm(size), after_attention), inputs, state, draft_kv)
         with jax.named_scope("mlp"):
             x = self.mlp(x, (before_mlp, after_mlp), inputs.num_valid)
-        if own_input is not None:
-            x = self.layer_input(x, own_input)
+        if layer_input is not None:
+            x = self.layer_input(x, layer_input)
         if self.config.scales_layers:
             x = x * self.layer_scalar.astype(x.dtype)[None, None]
-        return x, own
+        return x, added
 
     def keys_and_values(self, x: Float[Array, "b n h"], inputs: AttentionInputs) -> LayerRows:
-        """Keys and values of its attention, without the rest of the layer."""
+        """Computes the keys and values of its attention, without the rest of the layer."""
         return self.self_attn.keys_and_values(x, self._input_norm(x.shape[-1]), inputs)
 
     def _input_norm(self, size: int) -> ops.Norm | None:
@@ -160,8 +160,8 @@ class Llama(nn.Module):
         flat: FlatRows | None = None,
         is_chain: bool = False,
     ) -> tuple[Float[Array, "b n h"], tuple[Float[Array, "b n h"], ...], tuple[LayerRows, ...]]:
-        """Final hidden states, the residual stream entering each layer in `taps`, and what the tokens add to the state
-        of each layer.
+        """Computes the final hidden states, the residual stream entering each layer in `taps`, and what the tokens add
+        to the state of each layer.
 
         The tap `num_hidden_layers` is what leaves the last layer, before the final norm. With `is_chain` each token
         sees all before it, which spares recurrent layers the products of all pairs of tokens.
@@ -169,7 +169,7 @@ class Llama(nn.Module):
         fresh = positions if draft_positions is None else jnp.concatenate([draft_positions, positions], axis=1)
         by_kind: dict[tuple[bool, int | None, Rope | None], Inputs] = {}
         x, c = self.embed(tokens), self.config
-        own_inputs = self.layer_inputs(tokens, x) if c.layer_input_size else (None,) * c.num_hidden_layers
+        layer_inputs = self.layer_inputs(tokens, x) if c.layer_input_size else (None,) * c.num_hidden_layers
         entering, added = [], list[LayerRows]()
         for i, layer in enumerate(self.layers):
             kind = layer.recurrent, c.window(i), c.rope_of(i)
@@ -182,8 +182,10 @@ class Llama(nn.Module):
             draft_rows = draft_kv[source] if draft_kv else None
             if source != i:  # the layer attends to keys and values of an earlier one, and adds none
                 draft_rows = joined(draft_rows, added[source])
-            x, own = traced_once(layer, x, by_kind[kind], cache.layers[source].operand, draft_rows, own_inputs[i])
-            added.append(own)
+            x, layer_added = traced_once(
+                layer, x, by_kind[kind], cache.layers[source].operand, draft_rows, layer_inputs[i]
+            )
+            added.append(layer_added)
         entering.append(x)
         return constrain(self.norm(x)), tuple(entering[i] for i in taps), tuple(added)
 

@@ -36,7 +36,7 @@ class LM:
 
     @staticmethod
     def init(config: LlamaConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "LM":
-        """Random weights (normal, 0.02)."""
+        """Initialises random weights (normal, 0.02)."""
         cache, tokens = empty_cache(config, 1, 0, dtype), jnp.zeros((1, 1), jnp.int32)
         return LM(params=random_params(Llama(config, np.dtype(dtype)), key, tokens, cache), config=config)
 
@@ -67,15 +67,15 @@ class LM:
         return for_files(self.params)
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` tokens a row."""
+        """Returns a cache for `slots` tokens a row."""
         return empty_cache(self.config, batch, slots, self.activations)
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Token embeddings."""
+        """Returns token embeddings."""
         return self._apply(tokens, method=Llama.embed)
 
     def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
-        """Output logits in float32 for final hidden states (or for a draft head's guess of them).
+        """Computes the output logits in float32 for final hidden states (or for a draft head's guess of them).
 
         Args:
             num_valid: leading rows of `[b * n]` that are not padding; the others' logits are finite. None is all.
@@ -95,7 +95,7 @@ class LM:
         flat: FlatRows | None = None,
         is_chain: bool = False,
     ) -> Output:
-        """One pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
+        """Runs one forward pass over a tree of fresh tokens; each sees its committed prefix, its ancestors and itself.
 
         A model that drafts reads its tree level by level: `draft_kv` holds the levels before (per layer, p rows at
         `draft_positions`), and `ancestors` names of those first, then of this pass's own rows (m = p + n).
@@ -111,14 +111,14 @@ class LM:
         return Output(hidden=hidden, taps=tapped, kv=kv)
 
     def causal(self, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Output:
-        """One pass over whole sequences, causally, without a cache."""
+        """Runs one forward pass over whole sequences, causally, without a cache."""
         batch, n = tokens.shape
         cache = self.empty_cache(batch, 0)
         cache = dataclasses.replace(cache, rope_length=jnp.full(batch, n, jnp.int32))
         return self.forward(tokens, *causal(batch, n), cache, taps, is_chain=True)
 
     def __call__(self, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n h"], Float[Array, "b n v"]]:
-        """Hidden states and logits of whole sequences, causally, without a cache."""
+        """Computes the hidden states and logits of whole sequences, causally, without a cache."""
         hidden = self.causal(tokens).hidden
         return hidden, self.logits(hidden)
 
@@ -127,13 +127,13 @@ class LM:
 
 
 def causal(batch: int, n: int) -> tuple[Int[Array, "b n"], Bool[Array, "b n n"]]:
-    """Positions and ancestors of a chain that starts a text."""
+    """Computes positions and ancestors of a chain that starts a text."""
     positions = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[None], (batch, n))
     return positions, jnp.broadcast_to(jnp.tril(jnp.ones((n, n), bool))[None], (batch, n, n))
 
 
 def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -> Cache:
-    """A cache for the layers of a target or of a draft head."""
+    """Returns a cache for the layers of a target or of a draft head."""
 
     def state(layer: int) -> LayerState:
         if config.delta_net is not None and config.is_recurrent(layer):
@@ -142,7 +142,7 @@ def empty_cache(config: LlamaConfig, batch: int, slots: int, dtype: DTypeLike) -
             return empty_kv(batch, 1, slots, config.latent.rank + config.head_dim, dtype, has_values=False)
         if config.kv_of(layer) == "none":
             return NoState()
-        own = config.layer(layer)
-        return empty_kv(batch, own.num_key_value_heads, slots, own.head_dim, dtype)
+        layer_config = config.layer(layer)
+        return empty_kv(batch, layer_config.num_key_value_heads, slots, layer_config.head_dim, dtype)
 
     return Cache.of(tuple(state(i) for i in range(config.num_hidden_layers)), batch)

@@ -1,4 +1,4 @@
-"""Sparse experts in the place of an MLP: a router sends each token through a few of them.
+"""Sparse experts instead of an MLP: a router sends each token through a few of them.
 
 A channel mixer of a decoder layer, such as this one, is a module that is called with the residual stream and the norms
 before and after it, and gives the stream with its part added.
@@ -73,7 +73,7 @@ class ExpertStacks(nn.Module):
 
     @nn.compact
     def __call__(self) -> tuple[Stacks, Array | None]:
-        """The stacks, and the bias of the last projection."""
+        """Returns the stacks, and the bias of the last projection."""
         experts, wide = self.config.num_experts, self.config.moe_intermediate_size
         into, out = (experts, wide, self.hidden_size), (experts, self.hidden_size, wide)
         normal, zeros = nn.initializers.normal(0.02), nn.initializers.zeros
@@ -96,7 +96,7 @@ def mixed(
     config: Experts,
     gelu: bool = False,
 ) -> Float[Array, "b n h"]:
-    """What its experts make of each token, by their shares.
+    """Returns the weighted sum of each token's experts.
 
     Args:
         routed: of `route`, for the tokens one after the other.
@@ -113,7 +113,7 @@ def mixed(
 
 
 def activation(config: Experts, gelu: bool = False) -> Activation:
-    """What lies between an expert's projections."""
+    """Returns the activation between an expert's projections."""
     return Activation(config.swiglu_limit, config.swiglu_alpha, gelu)
 
 
@@ -123,7 +123,7 @@ def mix(
     activation: Activation = Activation(),
     scales_input: bool = False,
 ) -> Float[Array, "b n h"]:
-    """What its experts make of each token, by their shares, in float32."""
+    """Returns the weighted sum of each token's experts, in float32."""
     x, chosen, share = tokens
     if scales_input:  # each pair has a row of its own
         x, share = x[:, :, None] * share[..., None].astype(x.dtype), jnp.ones_like(share)
@@ -134,7 +134,7 @@ def mix(
 def route(
     logits: Float[Array, "r e"], config: Experts, correction: Float[Array, "e"] | None = None
 ) -> tuple[Int[Array, "r t"], Float[Array, "r t"]]:
-    """The experts of each row, those of the highest scores first, and their shares in its result.
+    """Returns the experts of each row, those of the highest scores first, and their shares in its result.
 
     Args:
         correction: is added to the scores for the choice alone.
@@ -153,7 +153,7 @@ def route(
 
 
 def _within_best_groups(ranked: Float[Array, "r e"], config: Experts) -> Float[Array, "r e"]:
-    """The scores, but for those of groups that no expert may be chosen from."""
+    """Returns the scores, but for those of groups that no expert may be chosen from."""
     if config.topk_groups == config.num_groups:
         return ranked
     by_group = ranked.reshape(len(ranked), config.num_groups, -1)

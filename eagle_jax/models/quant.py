@@ -28,7 +28,7 @@ REQUANTIZE = "requantize:"  # before a scheme: for weights that files hold quant
 # Parameters that are matrices, in targets and heads; embeddings and norms have other names. Some stay floats: a router
 # is small, and what it gets wrong no expert makes good; and so is what decides how much of a state is kept.
 _MATRIX = re.compile(r"/weight$|/experts/(gate|up|down)$")
-_KEPT = re.compile(r"(mlp/gate|shared_gate|conv1d|in_proj_(a|b|ba))/weight$")
+_STAY_FLOATS = re.compile(r"(mlp/gate|shared_gate|conv1d|in_proj_(a|b|ba))/weight$")
 _OUTPUT = re.compile(r"(^|/)lm_head/weight$")
 _TABLE = re.compile(r"(^|/)embed_tokens/embedding$")
 
@@ -55,13 +55,13 @@ class Scheme:
         return self.layers is None and self.output is None
 
     def of(self, path: str) -> QuantType | None:
-        """What the parameter at `path` is quantized to; None for floats, or for one that stays."""
+        """Returns the type that the parameter at `path` is quantized to; None for floats, or for one that stays."""
         if _OUTPUT.search(path):
             return self.output
-        return self.layers if is_matrix(path) and not _KEPT.search(path) else None
+        return self.layers if is_matrix(path) and not _STAY_FLOATS.search(path) else None
 
     def applied(self, path: str, leaf: Any, dtype: Any) -> Any:
-        """The parameter at `path`, as stored, quantized or made floats."""
+        """Returns the parameter at `path`, as stored, quantized or made floats."""
         quant_type = self.of(path)
         if quant_type is not None:
             return quantize(dense(leaf), quant_type, dtype)
@@ -87,7 +87,7 @@ class Scheme:
 
 
 def scheme_of(text: Any) -> Scheme | None:
-    """What was asked for as `quantize`: a name in `QUANT_TYPES`, or None, which keeps what files hold.
+    """Parses `quantize`: a name in `QUANT_TYPES`, or None, which keeps what files hold.
 
     After a slash may stand what the output matrix becomes, int8 without one: "int4/int4", "int8/none". "none" makes
     floats of a model that files hold quantized, and "requantize:" in front quantizes it a second time.
@@ -118,7 +118,7 @@ def scheme_of(text: Any) -> Scheme | None:
 
 
 def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
-    """What target and drafting models are quantized to: both to `scheme_of(text)`, or after "draft:" the latter alone.
+    """Returns the schemes of target and drafting models: both to `scheme_of(text)`, or after "draft:" the latter alone.
 
     Raises:
         ValueError: as `scheme_of` does.
@@ -132,7 +132,7 @@ def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
 def scheme_for_files(
     scheme: Scheme | None, stored: Mapping[str, QuantType], params: Params, source: Any
 ) -> Scheme | None:
-    """What is done with a model whose files hold quantized weights: the one rule for all formats.
+    """Decides on the scheme of a model whose files hold quantized weights: the one rule for all formats.
 
     The numbers of the files are kept. A scheme of the same width changes nothing, which the log says; "none" makes
     floats of them; another width would lose more, and is refused unless the scheme says that it requantizes. The width
@@ -160,29 +160,31 @@ def scheme_for_files(
     if scheme.requantizes:
         log.warning("%s holds weights of %d bits: they are quantized a second time, which loses more", source, bits)
         return scheme
-    asked = [quant_type.bits for quant_type in (scheme.layers, scheme.output) if quant_type is not None][0]
-    if asked != bits:
+    requested_bits = [quant_type.bits for quant_type in (scheme.layers, scheme.output) if quant_type is not None][0]
+    if requested_bits != bits:
         raise ValueError(
-            f"{source} holds weights that are quantized to {bits} bits already, and {asked} were asked for; leave "
-            'quantize out to keep them, give "none" for floats, or put "requantize:" in front (eagle-jax quantize '
-            "--requantize) to quantize them a second time"
+            f"{source} holds weights that are quantized to {bits} bits already, and {requested_bits} were asked for; "
+            'leave quantize out to keep them, give "none" for floats, or put "requantize:" in front (eagle-jax '
+            "quantize --requantize) to quantize them a second time"
         )
     log.warning("%s holds weights of %d bits already: they are kept, and quantize changes nothing", source, bits)
     return None
 
 
 def is_matrix(path: str) -> bool:
-    """Whether the parameter is one that rows are multiplied with, and so may be quantized."""
+    """Returns whether the parameter is one that rows are multiplied with, and so may be quantized."""
     return _MATRIX.search(path) is not None
 
 
 def may_be_quantized(path: str) -> bool:
-    """Whether files may hold the parameter quantized: a matrix, or a table of embeddings."""
+    """Returns whether files may hold the parameter quantized: a matrix, or a table of embeddings."""
     return is_matrix(path) or _TABLE.search(path) is not None
 
 
 def quantize_params(params: Params, scheme: Scheme, above: str = "") -> Params:
-    """The same model with quantized matrices; `params`, as stored, is emptied on the way: no weight is held twice."""
+    """Returns the same model with quantized matrices; `params`, as stored, is emptied on the way: no weight is held
+    twice.
+    """
     quantized: Params = {}
     for name in list(params):
         leaf, path = params.pop(name), f"{above}{name}"
@@ -194,17 +196,19 @@ def quantize_params(params: Params, scheme: Scheme, above: str = "") -> Params:
 
 
 def dense_params(params: Params) -> Params:
-    """The same model in floats."""
+    """Returns the same model in floats."""
     return jax.tree.map(dense, params, is_leaf=lambda leaf: isinstance(leaf, QuantArray))
 
 
 def is_quantized(params: Params) -> bool:
-    """Whether any weight is rounded."""
+    """Returns whether any weight is rounded."""
     return any(isinstance(leaf, QuantArray) for _, leaf in flat(params))
 
 
 def flat(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every parameter with its path, such as `layers_0/self_attn/o_proj/weight`; a rounded one is one parameter."""
+    """Yields every parameter with its path, such as `layers_0/self_attn/o_proj/weight`; a rounded one is one
+    parameter.
+    """
     for name, value in params.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{name}/")

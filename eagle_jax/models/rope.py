@@ -12,7 +12,7 @@ from eagle_jax.ops import CosSin, computed_once
 
 
 def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope_length: Int[Array, "b"]) -> CosSin:
-    """Cosines and sines for tokens at `positions`, in float32; None rotates by nothing, which changes no bit.
+    """Computes cosines and sines for tokens at `positions`, in float32; None rotates by nothing, which changes no bit.
 
     bfloat16 would round position 257 to 256, and sin(257) is not sin(256).
 
@@ -41,7 +41,8 @@ def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Radians by which each rotated pair of a head turns from one position to the next, mostly `[head_dim / 2]`.
+    """Returns radians by which each rotated pair of a head turns from one position to the next, mostly `[head_dim /
+    2]`.
 
     Args:
         rope: of any kind but `dynamic` and `longrope`, whose frequencies depend on the length seen.
@@ -50,7 +51,7 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def query_scale(config: FamilyFacts, rope: Rope | None, positions: Int[Array, "b n"]) -> Float[Array, "b n"] | None:
-    """What queries are multiplied by in a layer with this rotation: beyond the original context, or, where nothing is
+    """Returns the factor of queries in a layer with this rotation: beyond the original context, or, where nothing is
     rotated, beyond the first positions (Llama 4); None is 1.
     """
     beta = config.no_rope_query_beta if rope is None else rope.query_beta
@@ -119,7 +120,9 @@ def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> Float[Array, "b n half"]:
-    """Dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen / original`."""
+    """Applies dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen /
+    original`.
+    """
     original = rope.original_max_position_embeddings
     assert original is not None
     stretch = rope.factor * jnp.maximum(seen, original).astype(jnp.float32) / original - (rope.factor - 1)

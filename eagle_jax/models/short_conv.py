@@ -26,7 +26,7 @@ from eagle_jax.ops import KV, AttentionInputs, CachedKV
 
 
 def _identity(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "2 j h"]:
-    """The constant part of a convolution that changes nothing."""
+    """Returns the constant part of a convolution that changes nothing."""
     return jnp.zeros(shape, dtype).at[:, 0].set(1)
 
 
@@ -45,14 +45,14 @@ class ShortConv(nn.Module):
         self.kernel_projection = Linear(2 * taps * groups, dtype=self.dtype, init=nn.initializers.zeros)
 
     def prepare(self, x: Float[Array, "b a p h"]) -> tuple[Float[Array, "b a p h"], Float[Array, "b a p j h"]]:
-        """What the sublayer reads, and the kernel that `finish` needs."""
+        """Returns the input of the sublayer, and the kernel that `finish` needs."""
         dynamic = self.kernel_projection(x).reshape(*x.shape[:3], 2, self.config.kernel_size, -1)
         base = self.base_kernel.astype(x.dtype)
         kernel = jnp.repeat(dynamic, self.config.group_size, axis=-1) + base[None, None, None]
         return _convolved(x, kernel[..., 0, :, :]), kernel[..., 1, :, :]
 
     def finish(self, y: Float[Array, "b a p h"], kernel: Float[Array, "b a p j h"]) -> Float[Array, "b a p h"]:
-        """What is added to the residual stream."""
+        """Returns the term that is added to the residual stream."""
         return _convolved(y, kernel)
 
 
@@ -81,7 +81,7 @@ class ConvolvedLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "b n h"], inputs: AttentionInputs, prefix: CachedKV, draft_kv: KV | None, slots: int
     ) -> tuple[Float[Array, "b n h"], KV]:
-        """What leaves the layer, and the rows' own keys and values; the rows are blocks of `slots` each."""
+        """Returns the layer's output, and the rows' own keys and values; the rows are blocks of `slots` each."""
 
         def by_block(rows: Float[Array, "b n h"]) -> Float[Array, "b a p h"]:
             return rows.reshape(len(rows), -1, slots, rows.shape[2])
@@ -90,10 +90,10 @@ class ConvolvedLayer(nn.Module):
             read, kernel = self.attention_conv.prepare(by_block(self.input_layernorm(x)))
             # the convolution stands between the sublayer and the residual stream, so the sum is taken here
             arguments = jnp.zeros_like(x), read.reshape(x.shape), (None, None), inputs, prefix, draft_kv
-            made, kv = self.self_attn(*arguments)
-            x = x + self.attention_conv.finish(by_block(made), kernel).reshape(x.shape)
+            y, kv = self.self_attn(*arguments)
+            x = x + self.attention_conv.finish(by_block(y), kernel).reshape(x.shape)
         with jax.named_scope("mlp"):
             read, kernel = self.mlp_conv.prepare(by_block(self.post_attention_layernorm(x)))
             weights = self.mlp.weights(self.post_attention_layernorm.weights(x.shape[2]))
-            made = ops.feed_forward(read.reshape(x.shape), weights, inputs.num_valid)
-            return x + self.mlp_conv.finish(by_block(made), kernel).reshape(x.shape), kv
+            y = ops.feed_forward(read.reshape(x.shape), weights, inputs.num_valid)
+            return x + self.mlp_conv.finish(by_block(y), kernel).reshape(x.shape), kv

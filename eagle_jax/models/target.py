@@ -30,7 +30,7 @@ class Output:
 
 @runtime_checkable
 class Sizes(Protocol):
-    """What a target's configuration tells: how many tokens there are, and how many numbers in a hidden state."""
+    """The sizes in a target's configuration: of the vocabulary and of a hidden state."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -59,15 +59,17 @@ class Target(Protocol):
         ...
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """A cache for `slots` tokens a row, with nothing in it; the loop writes what `forward` returns as `kv`."""
+        """Returns a cache for `slots` tokens a row, with nothing in it; the loop writes what `forward` returns as
+        `kv`.
+        """
         ...
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
-        """Token embeddings, for drafters that read them; without positions."""
+        """Returns token embeddings, for drafters that read them; without positions."""
         ...
 
     def logits(self, hidden: Float[Array, "b n h"], num_valid: Int[Array, ""] | None = None) -> Float[Array, "b n v"]:
-        """Logits in float32 for final hidden states, or for a draft head's guess of them.
+        """Computes logits in float32 for final hidden states, or for a draft head's guess of them.
 
         Args:
             num_valid: leading rows of `[b * n]` that are not padding. The others' logits are not read, but have to be
@@ -83,10 +85,11 @@ class Target(Protocol):
         cache: Cache,
         taps: tuple[int, ...] = (),
     ) -> Output:
-        """One pass over a tree of fresh tokens, or over a chunk of the prompt, which is a tree without branches.
+        """Runs one forward pass over a tree of fresh tokens, or over a chunk of the prompt, which is a tree without
+        branches.
 
         Each token sees the committed slots of its row, `0 .. cache.length - 1`, and the fresh tokens that its row of
-        `ancestors` names: those above it and itself. Tokens beside each other may stand at the same position. The
+        `ancestors` names: those above it and itself. Siblings may stand at the same position. The
         cache is only read.
 
         A token at `PADDING_POSITION` is padding: its output is ignored but must be finite.

@@ -21,16 +21,19 @@ def through(
     draft_kv: tuple[LayerRows, ...] = (),
     first: int = 0,
 ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-    """What leaves the last of some layers, and the tokens' own keys and values in each; `first` is their number."""
+    """Runs some layers and returns the last one's output, and the tokens' own keys and values in each; `first` is their
+    number.
+    """
     kv = []
     for i, layer in enumerate(layers, start=first):
-        x, own = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
-        kv.append(own)
+        x, layer_kv = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
+        kv.append(layer_kv)
     return x, tuple(kv)
 
 
 def traced_once(layer: nn.Module, *args: Any) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """`layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA inlines.
+    """Calls `layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA
+    inlines.
 
     Tracing and lowering each of SmolLM2's thirty layers took a third of the time in which a kept program is ready.
     """
@@ -43,5 +46,7 @@ def traced_once(layer: nn.Module, *args: Any) -> tuple[Float[Array, "b n h"], La
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _layer(kind: nn.Module, context: Hashable, params: Mapping[str, Any], *args: Any) -> Any:
-    """A layer as a function of its parameters. `context` is a part of the key alone: what else its operations read."""
+    """Returns a layer as a function of its parameters. `context` is a part of the key alone: what else its operations
+    read.
+    """
     return kind.apply({"params": params}, *args)

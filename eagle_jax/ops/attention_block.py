@@ -28,7 +28,8 @@ def attention_block(
     scale: float,
     softcap: float | None = None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """`residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if they have any.
+    """Computes `residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if they
+    have any.
 
     Args:
         prefix: keys and values of the cache, `[u k s c]`.
@@ -57,14 +58,14 @@ def reference(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """The block operation by operation."""
+    """Returns the block operation by operation."""
     batch, n, _ = x.shape
-    (q, *own), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
+    (q, *fresh_kv), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
     if inputs.query_scale is not None:
         q = q * inputs.query_scale[:, None, :, None].astype(q.dtype)
-    fresh: KV = (own[0], own[1]) if own else draft_kv
-    if own and draft_kv[0].shape[2]:
-        fresh = jnp.concatenate([draft_kv[0], own[0]], axis=2), jnp.concatenate([draft_kv[1], own[1]], axis=2)
+    fresh: KV = (fresh_kv[0], fresh_kv[1]) if fresh_kv else draft_kv
+    if fresh_kv and draft_kv[0].shape[2]:
+        fresh = jnp.concatenate([draft_kv[0], fresh_kv[0]], axis=2), jnp.concatenate([draft_kv[1], fresh_kv[1]], axis=2)
     seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
     how: dict[str, Any] = dict(scale=scale, softcap=softcap, sinks=weights.sinks)
     if inputs.flat is None:
@@ -74,19 +75,19 @@ def reference(
     if gate is not None:
         attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
-    return added(residual, y, weights.post_norm, weights.multiplier), tuple(own)
+    return added(residual, y, weights.post_norm, weights.multiplier), tuple(fresh_kv)
 
 
 def added(
     residual: Float[Array, "b n h"], y: Float[Array, "b n h"], post_norm: Norm | None, multiplier: float
 ) -> Array:
-    """The residual sum, with a norm over what is added, or a factor."""
+    """Returns the residual sum, with a norm over what is added, or a factor."""
     y = y if post_norm is None else rms_norm(y, post_norm)
     return residual + (y if multiplier == 1 else y * multiplier)
 
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
-    """The keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
+    """Returns the keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
     _, k, v = _project(x, weights, inputs, head_dim)[0]
     return k, v
 
@@ -94,7 +95,9 @@ def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs:
 def _project(
     x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int
 ) -> tuple[Heads, Float[Array, "b h n c"] | None]:
-    """Queries and keys, rotated, and values by head, as far as there are maps for them, and the logits of gates."""
+    """Computes queries and keys, rotated, and values by head, as far as there are maps for them, and the logits of
+    gates.
+    """
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 

@@ -78,7 +78,7 @@ class AttentionCall:
         return f"{shape}, {self.q.dtype}{window}{'' if self.sinks is None else ', sinks'}"
 
     def begin(self) -> "Sums":
-        """The state of each row before any key: empty, or with its sink, which weighs 1."""
+        """Returns the state of each row before any key: empty, or with its sink, which weighs 1."""
         top, total, mixed = nothing(self.q.shape)
         if self.sinks is None:
             return top, total, mixed
@@ -91,13 +91,13 @@ Backend = Callable[[AttentionCall], Float[Array, "b k r c"]]
 
 
 def nothing(shape: tuple[int, ...]) -> Sums:
-    """Initial state of rows `[.., r, c]`."""
+    """Returns the initial state of rows `[.., r, c]`."""
     one = (*shape[:-1], 1)
     return jnp.full(one, NOTHING_SEEN, jnp.float32), jnp.zeros(one, jnp.float32), jnp.zeros(shape, jnp.float32)
 
 
 def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: float | None) -> Float[Array, "*b r s"]:
-    """Products of queries and keys, multiplied in the keys' dtype and accumulated in float32."""
+    """Computes the products of queries and keys, multiplied in the keys' dtype and accumulated in float32."""
     products = jnp.einsum(
         "...rc,...sc->...rs",
         q.astype(keys.dtype),
@@ -130,7 +130,7 @@ def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s 
 
 
 def merged(top: Float[Array, "p *b r"], total: Float[Array, "p *b r"], mixed: Float[Array, "p *b r c"]) -> Array:
-    """The attention over `p` parts with states of their own, each weighted by its log-sum-exp.
+    """Returns the attention over `p` parts with states of their own, each weighted by its log-sum-exp.
 
     `mixed` of a part without keys may hold anything.
     """

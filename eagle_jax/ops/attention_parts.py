@@ -28,17 +28,17 @@ MOST = 2**28  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with
 def in_parts(
     attend: Callable[[AttentionCall], Float[Array, "b k r c"]], case: AttentionCall
 ) -> Float[Array, "b k r c"]:
-    """`attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
+    """Computes `attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
 
     Cases with fresh rows that `visible` does not name, as training has them, are whole.
     """
     if scores_size(case) <= MOST or case.fresh[0].shape[2] > case.named:
         return attend(case)
-    return by_head(lambda own: _parts_on_device(attend, own), case)
+    return by_head(lambda head_call: _parts_on_device(attend, head_call), case)
 
 
 def scores_size(case: AttentionCall) -> int:
-    """Bytes of the larger of the scores over the cache and over the fresh rows."""
+    """Returns the number of bytes of the larger of the scores over the cache and over the fresh rows."""
     batch, heads, rows, _ = case.q.shape
     return 4 * batch * heads * rows * max(case.slots, case.named)
 
@@ -51,7 +51,7 @@ def _parts_on_device(attend: Callable[[AttentionCall], Array], case: AttentionCa
 
 
 def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, most: int) -> Float[Array, "b k r c"]:
-    """`attend` of as many requests at a time as divide them, at most `most`."""
+    """Runs `attend` on as many requests at a time as divide them, at most `most`."""
     batch = len(case.q)
     size = next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
     if size == batch:
@@ -62,16 +62,18 @@ def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, 
             return jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, begin, size), part)
 
         names = ("q", "fresh", "visible", "length", "first", "cache_rows", "count")
-        own = {name: some(getattr(case, name)) for name in names}
+        rows_of = {name: some(getattr(case, name)) for name in names}
         prefix = some(case.prefix) if case.cache_rows is None else case.prefix
-        return attend(dataclasses.replace(case, **own, prefix=prefix))
+        return attend(dataclasses.replace(case, **rows_of, prefix=prefix))
 
     begins = jnp.arange(batch // size, dtype=jnp.int32) * size
     return jax.lax.map(one, begins).reshape(case.q.shape)
 
 
 def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
-    """`attend` of some nodes at a time, for requests whose nodes are too many; the last part may hold some again."""
+    """Runs `attend` on some nodes at a time, for requests whose nodes are too many; the last part may hold some
+    again.
+    """
     batch, heads, _, size = case.q.shape
     nodes = case.nodes
     width = max(MOST // (scores_size(case) // nodes), 1)

@@ -25,7 +25,7 @@ SMALLEST = 256  # slots of the smallest prefix
 
 
 def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r c"]:
-    """The attention of each row over the keys that it attends to.
+    """Returns the attention of each row over the keys that it attends to.
 
     Args:
         block: slots read at a time while the cache is mostly empty; None is `BLOCK` on CPU and all of them elsewhere.
@@ -33,36 +33,38 @@ def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r
     if block is None and jax.default_backend() == "cpu":
         block = BLOCK
     if block is None or case.slots == 0 or (case.slots <= block and case.nodes > FEW):
-        return in_parts(_whole, case)
+        return in_parts(_over_all_slots, case)
     if case.slots <= block:
         return _mixed(case, _with_fresh(case, _begun(case), jnp.zeros((), jnp.int32), case.slots))
     empty = jnp.max(case.length) * 2 <= case.slots
-    return jax.lax.cond(empty, lambda: _by_blocks(case, block), lambda: in_parts(_whole, case))
+    return jax.lax.cond(empty, lambda: _by_blocks(case, block), lambda: in_parts(_over_all_slots, case))
 
 
 def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """The same, of the first slots of the cache alone: of several sizes the smallest that holds the longest row."""
+    """Returns the same, of the first slots of the cache alone: of several sizes the smallest that holds the longest
+    row.
+    """
     sizes = prefixes(case.slots)
     longest = jnp.max(case.length)
     index = sum(((longest > size).astype(jnp.int32) for size in sizes[:-1]), jnp.zeros((), jnp.int32))
-    reads = [lambda size=size: in_parts(_whole, _beginning(case, size)) for size in sizes]
+    reads = [lambda size=size: in_parts(_over_all_slots, _beginning(case, size)) for size in sizes]
     return jax.lax.switch(index, reads)
 
 
 def prefixes(slots: int) -> list[int]:
-    """Sizes of the prefixes of a cache that are read: powers of two, and all of it."""
+    """Returns the sizes of the prefixes of a cache that are read: powers of two, and all of it."""
     sizes = [size for size in (SMALLEST << power for power in range(slots.bit_length())) if size < slots]
     return [*sizes, slots]
 
 
 def _beginning(case: AttentionCall, slots: int) -> AttentionCall:
-    """The case over the first slots of its cache, which hold all that is committed."""
+    """Returns the case over the first slots of its cache, which hold all that is committed."""
     keys, values = case.prefix
     return dataclasses.replace(case, prefix=(keys[:, :, :slots], values[:, :, :slots]))
 
 
 def _begun(case: AttentionCall) -> Sums:
-    """The state of each row before the keys that `visible` names and those of the cache."""
+    """Returns the state of each row before the keys that `visible` names and those of the cache."""
     sums = case.begin()
     return _aligned(case, sums) if case.fresh[0].shape[2] > case.named else sums
 
@@ -78,19 +80,19 @@ def _aligned(case: AttentionCall, sums: Sums) -> Sums:
     rest = (part[:, :, case.named :] for part in case.fresh)
     keys, values = (part.reshape(batch, heads, 1, -1, case.nodes, size).astype(jnp.float32) for part in rest)
     q = case.q.astype(case.fresh[0].dtype).astype(jnp.float32).reshape(batch, heads, case.group, 1, case.nodes, size)
-    own = jnp.sum(q * keys, axis=-1, keepdims=True)
+    scores = jnp.sum(q * keys, axis=-1, keepdims=True)
     if case.softcap is not None:
-        own = jnp.tanh(own / case.softcap) * case.softcap
-    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(own, axis=3, keepdims=True)))
-    weights, scale_down = jnp.exp(own - new), jnp.exp(top - new)
+        scores = jnp.tanh(scores / case.softcap) * case.softcap
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(scores, axis=3, keepdims=True)))
+    weights, scale_down = jnp.exp(scores - new), jnp.exp(top - new)
     total = total * scale_down + jnp.sum(weights, axis=3, keepdims=True)
     mixed = mixed * scale_down + jnp.sum(weights * values, axis=3, keepdims=True)
     new, total, mixed = (part.reshape(batch, heads, case.group * case.nodes, -1) for part in (new, total, mixed))
     return new, total, mixed
 
 
-def _whole(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Over the fresh tokens, and all of the cache at once."""
+def _over_all_slots(case: AttentionCall) -> Float[Array, "b k r c"]:
+    """Attends to the fresh tokens, and to all of the cache at once."""
     sums = _read(case, _begun(case), _named(case), case.visible)
     if case.slots:
         sums = _read(case, sums, _of_requests(case, case.prefix), _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
@@ -98,7 +100,9 @@ def _whole(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def _by_blocks(case: AttentionCall, block: int) -> Float[Array, "b k r c"]:
-    """Over the fresh tokens and, block by block, the committed prefix, which ends in the first half of the cache."""
+    """Attends to the fresh tokens and, block by block, the committed prefix, which ends in the first half of the
+    cache.
+    """
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
         part, slot = _block(case, index, block)
@@ -121,26 +125,26 @@ def _with_fresh(case: AttentionCall, sums: Sums, index: Int[Array, ""], block: i
 
 
 def _named(case: AttentionCall) -> KV:
-    """The fresh rows that `visible` has a column for."""
+    """Returns the fresh rows that `visible` has a column for."""
     keys, values = case.fresh
     return keys[:, :, : case.named], values[:, :, : case.named]
 
 
 def _block(case: AttentionCall, index: Int[Array, ""], block: int) -> tuple[KV, Int[Array, "s"]]:
-    """Block number `index` of the cache, and its slots."""
+    """Returns block number `index` of the cache, and its slots."""
     at = index * block
     keys, values = (jax.lax.dynamic_slice_in_dim(part, at, block, axis=2) for part in case.prefix)
     return _of_requests(case, (keys, values)), at + jnp.arange(block, dtype=jnp.int32)
 
 
 def _of_requests(case: AttentionCall, cached: CachedKV) -> KV:
-    """The requests' rows of (a part of) the cache."""
+    """Returns the requests' rows of (a part of) the cache."""
     keys, values = cached
     return cached if case.cache_rows is None else (keys[case.cache_rows], values[case.cache_rows])
 
 
 def _seen(case: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
-    """Which of the slots `slot` each node attends to."""
+    """Returns which of the slots `slot` each node attends to."""
     seen = slot[None, None] < case.length[:, None, None]
     if case.first is not None:
         seen = seen & (slot[None, None] >= case.first[:, :, None])

@@ -109,19 +109,19 @@ def candidates(operation: str, shape: str | None = None) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def candidates_here(operation: str) -> list[str]:
-    """All that can be tried for an operation on this device, the reference first."""
+def available_candidates(operation: str) -> list[str]:
+    """Returns all that can be tried for an operation on this device, the reference first."""
     names = [name for name in BACKENDS if name in (jax.default_backend(), "prefix")]
     return [REFERENCE, *(name for name in names if hasattr(_module(name), operation))]
 
 
 def is_first(name: str, operation: str) -> bool:
-    """Whether this backend is the first that is tried."""
+    """Returns whether this backend is the first that is tried."""
     return candidates(operation)[:1] == [name]
 
 
 def asked(operation: str) -> str | None:
-    """The backend that `EAGLE_JAX_OPS` names for an operation, if any; on trial the one that is tried."""
+    """Returns the backend that `EAGLE_JAX_OPS` names for an operation, if any; on trial the one that is tried."""
     if (trial := _forced.get()) is not None and trial.operation == operation:
         return trial.candidate
     return _parsed(os.environ.get(VARIABLE, "")).get(operation)
@@ -129,7 +129,7 @@ def asked(operation: str) -> str | None:
 
 @contextlib.contextmanager
 def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
-    """What is traced inside is computed by this candidate; the dictionary tells who refused what, and why."""
+    """Computes what is traced inside by this candidate; the dictionary holds who refused what, and why."""
     trial = _Trial(operation, candidate, {})
     token = _forced.set(trial)
     try:
@@ -139,12 +139,14 @@ def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
 
 
 def settings() -> dict[str, str]:
-    """The environment variables that are set and change how operations are computed."""
+    """Returns the environment variables that are set and change how operations are computed."""
     return {name: value for name in (VARIABLE, ACTIVATIONS) if (value := os.environ.get(name))}
 
 
 def tracing_context() -> Hashable:
-    """All that operations read while they are traced and that is no argument: a key for what was traced before."""
+    """Returns all that operations read while they are traced and that is no argument: a key for what was traced
+    before.
+    """
     trial, calls = _forced.get(), recorder()
     on_trial = None if trial is None else (trial.operation, trial.candidate), None if calls is None else id(calls)
     read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items()), on_trial
@@ -183,7 +185,7 @@ def _implementation(name: str, operation: str) -> Callable[..., Any]:
 
 
 def _unpacked_shape(operation: str, args: tuple[Any, ...]) -> str:
-    """The class of a product with a packed weight."""
+    """Returns the class of a product with a packed weight."""
     return str(weight_shape(jax.eval_shape(args[1].unpack))) if operation == "linear" else ""
 
 

@@ -61,7 +61,7 @@ SILU = Activation()
 def apply_experts(
     rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
 ) -> Float[Array, "p h"]:
-    """The output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
+    """Returns the output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
     platform, few = jax.default_backend(), expert.shape[0] <= stacks.gate.shape[0]
     if platform == "cpu" or (platform == "tpu" and few):
         return in_blocks(rows, expert, stacks, activation)
@@ -138,8 +138,8 @@ def in_blocks(
             return matmul(x, one)
 
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
-        made = _mlp(x, stacks, product, activation, of_block[block][None])
-        return jax.lax.dynamic_update_slice_in_dim(laid, made, block * size, axis=0)
+        out = _mlp(x, stacks, product, activation, of_block[block][None])
+        return jax.lax.dynamic_update_slice_in_dim(laid, out, block * size, axis=0)
 
     products = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
     return jnp.zeros_like(products).at[order].set(products)
@@ -152,7 +152,7 @@ def _mlp(
     activation: Activation,
     expert: Int[Array, "_"],
 ) -> Float[Array, "q h"]:
-    """An expert's MLP of each row; `expert` is that of each row, or of all."""
+    """Returns an expert's MLP of each row; `expert` is that of each row, or of all."""
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     if stacks.gate_bias is not None and stacks.up_bias is not None:
         gate, up = gate + stacks.gate_bias[expert].astype(x.dtype), up + stacks.up_bias[expert].astype(x.dtype)
@@ -162,7 +162,7 @@ def _mlp(
 def _in_order(
     x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray, expert: Int[Array, "p"]
 ) -> Float[Array, "p i"]:
-    """Inputs in the order of the codes of each one's expert."""
+    """Returns inputs in the order of the codes of each one's expert."""
     if not isinstance(stack, QuantArray) or stack.order is None:
         return x
     return jnp.take_along_axis(x, stack.order[expert], axis=1)

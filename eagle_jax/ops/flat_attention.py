@@ -21,10 +21,10 @@ def flat_attention(
     softcap: float | None = None,
     sinks: Float[Array, "h"] | None = None,
 ) -> Float[Array, "1 h f c"]:
-    """`tree_attention` of each request's tokens over its own prefix and its own tokens; zeros at padding.
+    """Computes `tree_attention` of each request's tokens over its own prefix and its own tokens; zeros at padding.
 
     The linear maps around it have a row for each token. Here each request has `flat.most` of them, so that its keys
-    are read once for all of its tokens; what that adds to the work is small beside the maps.
+    are read once for all of its tokens; the added work is small compared with the projections.
 
     Args:
         visible: which tokens of the row each one attends to, all of the same request.

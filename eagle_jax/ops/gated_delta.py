@@ -47,7 +47,7 @@ def gated_delta(
     memory: Float[Array, "b h c d"],
     ancestors: Bool[Array, "b n n"],
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
-    """`out` and `u` of all nodes; everything is float32.
+    """Computes `out` and `u` of all nodes; everything is float32.
 
     Args:
         q, k: of key heads, each of which serves h / j value heads in a row.
@@ -82,7 +82,7 @@ def gated_delta_chain(
     beta: Float[Array, "b h n"],
     memory: Float[Array, "b h c d"],
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
-    """`gated_delta` of a chain of n tokens, each of which follows the one before.
+    """Computes `gated_delta` of a chain of n tokens, each of which follows the one before.
 
     Chunks of `CHUNK` tokens are read one after the other, with the state between them: memory is linear in n, where
     the products of all pairs of tokens take n^2 numbers for each head.
@@ -92,7 +92,7 @@ def gated_delta_chain(
     count = -(-n // size)
 
     def chunks(x: Array) -> Array:
-        """`[chunks, b, heads, size, ..]`; tokens of zeros at the end change no state and add nothing."""
+        """Returns `[chunks, b, heads, size, ..]`; tokens of zeros at the end change no state and add nothing."""
         padded = jnp.pad(x, ((0, 0), (0, 0), (0, count * size - n)) + ((0, 0),) * (x.ndim - 3))
         return jnp.moveaxis(padded.reshape(*x.shape[:2], count, size, *x.shape[3:]), 2, 0)
 
@@ -112,7 +112,7 @@ def gated_delta_chain(
 
 
 def unit_inverse(lower: Float[Array, "b h n n"]) -> Float[Array, "b h n n"]:
-    """The inverse of `I + L`, L being what is below the diagonal; nothing else is read.
+    """Returns the inverse of `I + L`, L being what is below the diagonal; nothing else is read.
 
     Blocks on the diagonal are inverted two at a time, `inv([[A, 0], [C, B]]) = [[inv A, 0], [-inv B C inv A, inv B]]`:
     log2(n) products. LAPACK's solver starts threads of its own, which wait for whole time slices where XLA's are busy.
@@ -139,7 +139,7 @@ def memory_after(
     g: Float[Array, "b h n 1"],
     count: Int[Array, "b"],
 ) -> Float[Array, "b h c d"]:
-    """The state after the first `count` tokens of a path. With none of them it is the same, bit for bit."""
+    """Returns the state after the first `count` tokens of a path. With none of them it is the same, bit for bit."""
     counts = (jnp.arange(k.shape[2], dtype=jnp.int32)[None] < count[:, None])[:, None, :, None]
     total = jnp.cumsum(jnp.where(counts, g, 0), axis=2)
     left = jnp.where(counts, jnp.exp(total[:, :, -1:] - total), 0)
@@ -147,8 +147,8 @@ def memory_after(
     # what does not count may be nan, and nothing times nan is nan
     keys, values = jnp.where(counts, jnp.repeat(k, heads, axis=1), 0), jnp.where(counts, u, 0)
     # of a single token the product is one of elements, and XLA would compute all that is above for each of them
-    keys, values, kept = jax.lax.optimization_barrier((keys * left, values, jnp.exp(total[:, :, -1:])))
-    return memory * kept + jnp.einsum("bhnc,bhnd->bhcd", keys, values, precision=_EXACT)
+    keys, values, decay = jax.lax.optimization_barrier((keys * left, values, jnp.exp(total[:, :, -1:])))
+    return memory * decay + jnp.einsum("bhnc,bhnd->bhcd", keys, values, precision=_EXACT)
 
 
 def convolved(
@@ -157,7 +157,7 @@ def convolved(
     weight: Float[Array, "e k"],
     earlier: Int[Array, "b n w"],
 ) -> Float[Array, "b n e"]:
-    """A causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
+    """Returns a causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
 
     Args:
         window: inputs of the last committed tokens, the last one at the end.
@@ -172,17 +172,19 @@ def convolved(
 
 
 def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
-    """`earlier_rows` of a chain of n tokens."""
+    """Computes `earlier_rows` of a chain of n tokens."""
     places = jnp.arange(n, dtype=jnp.int32)[None, :, None]
     return size + places - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
 
 
 def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:
-    """What stands `1 .. size` places before each node on its path, as rows of `size` committed tokens and the nodes."""
+    """Returns the rows `1 .. size` places before each node on its path, as indices into `size` committed tokens and the
+    nodes.
+    """
     depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
-    wanted = (
+    target_depth = (
         depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
     )  # the depth of what stands there, [b n w]
-    found = ancestors[:, :, None, :] & (depth[:, None, None, :] == wanted[..., None])
-    node = jax.lax.argmax(found, 3, jnp.int32)
-    return size + jnp.where(wanted >= 0, node, wanted)
+    is_match = ancestors[:, :, None, :] & (depth[:, None, None, :] == target_depth[..., None])
+    node = jax.lax.argmax(is_match, 3, jnp.int32)
+    return size + jnp.where(target_depth >= 0, node, target_depth)

@@ -35,7 +35,7 @@ def linear(
     num_valid: Int[Array, ""] | None = None,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "..."]:
-    """`x @ weight.T + bias`, accumulated in float32.
+    """Computes `x @ weight.T + bias`, accumulated in float32.
 
     Args:
         num_valid: number of leading rows, over all axes of `x` but the last, that are not padding; the results of the
@@ -52,12 +52,12 @@ def linear(
 
 
 def matmul(x: Float[Array, "*rows i"], weight: Weight) -> Float[Array, "..."]:
-    """`x @ weight.T` in float32."""
+    """Computes `x @ weight.T` in float32."""
     return linear(x, Affine(weight), dtype=jnp.float32)
 
 
 def reference(rows: Float[Array, "r i"], weight: Weight, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """`rows @ weight.T` by XLA: multiplied in the weight's dtype, accumulated in float32."""
+    """Computes `rows @ weight.T` by XLA: multiplied in the weight's dtype, accumulated in float32."""
     del num_valid
     if isinstance(weight, PackedWeight):
         weight = weight.unpack()
@@ -67,7 +67,7 @@ def reference(rows: Float[Array, "r i"], weight: Weight, num_valid: Int[Array, "
 
 
 def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) -> Float[Array, "r ..."]:
-    """The product over axis `axis` of the weight, the first or the last."""
+    """Returns the product over axis `axis` of the weight, the first or the last."""
     rows = rows.astype(weight.dtype)
     if not isinstance(weight, QuantArray):
         return _dot(rows, weight, axis)
@@ -89,7 +89,7 @@ def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, ".
 
 
 def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`rows @ weight.T` in float32 on CPU."""
+    """Computes `rows @ weight.T` in float32 on CPU."""
     count = rows.shape[0]
     if 1 < count <= FEW_ROWS[-1]:
         return _weight_first(rows, weight)
@@ -97,7 +97,9 @@ def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Fl
 
 
 def _weight_first(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`(weight @ rows.T).T`, padded to a number of `FEW_ROWS`; without the barriers XLA would transpose it back."""
+    """Computes `(weight @ rows.T).T`, padded to a number of `FEW_ROWS`; without the barriers XLA would transpose it
+    back.
+    """
     count = rows.shape[0]
     padded = next(few for few in FEW_ROWS if few >= count)
     columns = jax.lax.optimization_barrier(jnp.pad(rows, ((0, padded - count), (0, 0))).T)
@@ -112,7 +114,8 @@ def _accumulated(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_
 
 @jax.custom_vjp
 def _tall_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """`rows @ weight.T` of a weight with more outputs than inputs; its gradient is computed as `[i, o]` and transposed.
+    """Computes `rows @ weight.T` of a weight with more outputs than inputs; its gradient is computed as `[i, o]` and
+    transposed.
 
     XLA:CPU takes a third longer to compute `[o, i]` from many rows (`benchmarks.kernels.ops gradients`). There is no
     forward-mode derivative.
@@ -140,7 +143,8 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
-    """The factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if any.
+    """Returns the factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if
+    any.
 
     With one scale for each output the levels, exact in bfloat16 but for NF4's, are multiplied, and the product is
     scaled.
@@ -153,7 +157,7 @@ def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]
 
 
 def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "..."]:
-    """The product block by block of the columns of a weight `[in, ..]`."""
+    """Returns the product block by block of the columns of a weight `[in, ..]`."""
     columns = jax.tree.map(lambda part: part.reshape(part.shape[0], -1), weight)
     width = columns.shape[1]
     block = min(max(width // 16 // SMALLEST_BLOCK * SMALLEST_BLOCK, SMALLEST_BLOCK), LARGEST_BLOCK)
@@ -165,10 +169,10 @@ def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, ".
     def one(i: Array, out: Float[Array, "r o"]) -> Float[Array, "r o"]:
         return jax.lax.dynamic_update_slice_in_dim(out, part(i * block, block), i * block, axis=1)
 
-    whole = width - width % block
-    out = jnp.zeros((rows.shape[0], whole), jnp.float32)
-    if whole:
-        out = jax.lax.fori_loop(0, whole // block, one, out)
-    if whole < width:
-        out = jnp.concatenate([out, part(whole, width - whole)], axis=1)
+    num_full = width - width % block
+    out = jnp.zeros((rows.shape[0], num_full), jnp.float32)
+    if num_full:
+        out = jax.lax.fori_loop(0, num_full // block, one, out)
+    if num_full < width:
+        out = jnp.concatenate([out, part(num_full, width - num_full)], axis=1)
     return out.reshape(rows.shape[0], *weight.shape[1:])

@@ -50,11 +50,11 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def unpack(self) -> Array | QuantArray:
-        """The weight as stored, bit for bit."""
+        """Returns the weight as stored, bit for bit."""
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-        """Rows of a weight `[out, in]`, in its dtype."""
+        """Returns the rows of a weight `[out, in]`, in its dtype."""
 
     @property
     def ndim(self) -> int:
@@ -98,7 +98,7 @@ class Transposed:
         return self.data.size
 
     def unpack(self) -> Array | QuantArray:
-        """The weight as stored."""
+        """Returns the weight as stored."""
         return jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), self.data)
 
 
@@ -106,7 +106,7 @@ LEAVES = (QuantArray, PackedWeight, Transposed)  # types that hold one weight an
 
 
 def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantArray | PackedWeight | Transposed:
-    """The weight in the layout whose products are fastest on this device.
+    """Returns the weight in the layout whose products are fastest on this device.
 
     Args:
         weight: `[.., in]`.
@@ -117,7 +117,7 @@ def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantA
 
 
 def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
-    """The weight in the layout of the first backend that packs it; None if none does."""
+    """Returns the weight in the layout of the first backend that packs it; None if none does."""
     for name in candidates("linear", weight_shape(weight)):
         try:
             backend = importlib.import_module(BACKENDS[name])
@@ -129,17 +129,17 @@ def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
 
 
 def unpack(weight: Any) -> Any:
-    """The weight as stored, bit for bit but for scales of groups on GPUs."""
+    """Returns the weight as stored, bit for bit but for scales of groups on GPUs."""
     return weight.unpack() if isinstance(weight, PackedWeight | Transposed) else weight
 
 
 def is_leaf(value: object) -> bool:
-    """Whether a value is one weight, as `is_leaf` of `jax.tree` functions over parameters."""
+    """Returns whether a value is one weight, as `is_leaf` of `jax.tree` functions over parameters."""
     return isinstance(value, LEAVES)
 
 
 def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
-    """The weight in the layout that XLA multiplies fastest.
+    """Returns the weight in the layout that XLA multiplies fastest.
 
     On TPUs a weight in groups is transposed, since only then does the compiler fuse its dequantization into the
     product: for one row it reads 0.63 bytes a weight, where it reads 1.9 of `[out, in]` in groups of 32 and 10 in
@@ -159,6 +159,6 @@ def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
 
 
 def _is_quicker_as_stored(weight: Array | QuantArray) -> bool:
-    """Whether XLA:CPU is quicker with `[out, in]`."""
+    """Returns whether XLA:CPU is quicker with `[out, in]`."""
     unquantized = not isinstance(weight, QuantArray) and weight.dtype in (jnp.bfloat16, jnp.float32)
     return unquantized and weight.shape[-1] >= TRANSPOSED_BELOW

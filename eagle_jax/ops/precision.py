@@ -7,10 +7,12 @@ from jax.typing import DTypeLike
 
 
 def precision(dtype: DTypeLike) -> jax.lax.Precision:
-    """Full float32 for float32: by default TPUs and GPUs multiply it in bfloat16 or TF32."""
+    """Returns full precision for float32: by default TPUs and GPUs multiply it in bfloat16 or TF32."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
 
 
 def activation_dtype(weights: DTypeLike) -> np.dtype:
-    """Dtype of activations: that of the weights, but float32 on CPUs, where only products are fast in bfloat16."""
+    """Returns the dtype of activations: that of the weights, but float32 on CPUs, where only products are fast in
+    bfloat16.
+    """
     return np.dtype(jnp.float32) if jax.default_backend() == "cpu" else np.dtype(weights)

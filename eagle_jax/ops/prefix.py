@@ -1,4 +1,4 @@
-"""Attention by XLA that reads a prefix of the cache instead of all of it: a candidate beside the reference."""
+"""Attention by XLA that reads a prefix of the cache instead of all of it: a candidate besides the reference."""
 
 from jaxtyping import Array, Float
 

@@ -77,7 +77,7 @@ class QuantType:
         return self.code_dtype_on(jax.default_backend())
 
     def code_dtype_on(self, platform: str) -> np.dtype:
-        """Dtype of codes on a platform, such as "cpu" or "tpu"."""
+        """Returns the dtype of codes on a platform, such as "cpu" or "tpu"."""
         if self.levels == E4M3:
             return np.dtype(jnp.float8_e4m3fn)
         signed = self.levels == INT and not self.has_minima
@@ -86,17 +86,17 @@ class QuantType:
         return np.dtype(jnp.int4 if signed else jnp.uint4)
 
     def groups(self, inputs: int) -> int:
-        """Number of scales of each output."""
+        """Returns the number of scales of each output."""
         return 1 if self.group is None else inputs // self.group
 
     def over(self, inputs: int) -> "QuantType":
-        """The same, with None for a group of all inputs."""
+        """Returns the same, with None for a group of all inputs."""
         return dataclasses.replace(self, group=None) if self.group == inputs else self
 
 
 @pytree
 class QuantArray:
-    """A quantized weight in the place of a float one. Its axes may be moved, split and stacked as the weight's may.
+    """A quantized weight instead of a float one. Its axes may be moved, split and stacked as the weight's may.
 
     Attributes:
         codes: of the weight's shape. Those of 4 bits take half a byte, but a whole byte on CPUs, where XLA multiplies
@@ -162,7 +162,7 @@ def quantize(weight: Float[Array, "*o i"], quant_type: QuantType, dtype: DTypeLi
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _quantized(weight: Float[Array, "*o i"], quant_type: QuantType, stored: np.dtype) -> dict[str, Array]:
-    """Codes, scales and minima."""
+    """Computes codes, scales and minima."""
     parts = weight.astype(jnp.float32).reshape(*weight.shape[:-1], quant_type.groups(weight.shape[-1]), -1)
     highest, deepest = jnp.max(parts, axis=-1, keepdims=True), jnp.min(parts, axis=-1, keepdims=True)
     levels = 2**quant_type.bits
@@ -176,8 +176,8 @@ def _quantized(weight: Float[Array, "*o i"], quant_type: QuantType, stored: np.d
     scales = jnp.where(scales == 0, 1.0, scales)
     zeros = jnp.clip(jnp.round(-deepest / scales), 0, levels - 1) if quant_type.has_minima else jnp.zeros_like(scales)
     codes = jnp.clip(jnp.round(parts / scales) + zeros, lowest, lowest + levels - 1)
-    made = {"codes": codes.reshape(weight.shape).astype(stored), "scales": jnp.squeeze(scales, -1)}
-    return made | {"minima": jnp.squeeze(-zeros * scales, -1)} if quant_type.has_minima else made
+    parts_by_name = {"codes": codes.reshape(weight.shape).astype(stored), "scales": jnp.squeeze(scales, -1)}
+    return parts_by_name | {"minima": jnp.squeeze(-zeros * scales, -1)} if quant_type.has_minima else parts_by_name
 
 
 def dense(weight: Array | QuantArray) -> Array:
@@ -192,7 +192,9 @@ def dense(weight: Array | QuantArray) -> Array:
 
 
 def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
-    """`function` of the parts of quantized weights that have their axes, or of float weights. The order stays."""
+    """Applies `function` to the parts of quantized weights that have their axes, or of float weights. The order
+    stays.
+    """
     if not isinstance(weights[0], QuantArray):
         return function(*weights)
     ordered = weights[0].order
@@ -201,12 +203,12 @@ def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
 
 
 def rows_of(table: Array | QuantArray, indices: Int[Array, "n"]) -> Array:
-    """Rows of a weight `[out, in]`, in its dtype."""
+    """Returns the rows of a weight `[out, in]`, in its dtype."""
     return dense(map_parts(lambda part: part[indices], table))
 
 
 def dequantized(weight: QuantArray) -> Array:
-    """The values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
+    """Returns the values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
     grouped, single = [], []
     for size, groups in zip(weight.shape, weight.scales.shape, strict=True):
         grouped += [size] if size == groups else [groups, size // groups]
@@ -219,7 +221,7 @@ def dequantized(weight: QuantArray) -> Array:
 
 
 def levels_of(weight: QuantArray) -> Array:
-    """What codes stand for: the codes, or entries of their table in float32."""
+    """Returns the values of codes: the codes, or entries of their table in float32."""
     if weight.levels not in LEVELS:
         return weight.codes
     return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]
@@ -227,7 +229,7 @@ def levels_of(weight: QuantArray) -> Array:
 
 @jax.jit
 def bound(weight: QuantArray) -> Array:
-    """The largest magnitude that numbers of such scales and minima may have, in the weight's dtype."""
+    """Returns the largest magnitude that numbers of such scales and minima may have, in the weight's dtype."""
     integers = 2**weight.bits if weight.minima is not None else 2 ** (weight.bits - 1)
     levels = LEVELS.get(weight.levels, (448 if weight.levels == E4M3 else integers,))
     largest = jnp.max(jnp.abs(weight.scales.astype(jnp.float32))) * max(map(abs, levels))
@@ -237,7 +239,9 @@ def bound(weight: QuantArray) -> Array:
 
 
 def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
-    """A weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its shapes."""
+    """Returns a weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its
+    shapes.
+    """
     grid = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
         codes=jnp.zeros(shape, quant_type.code_dtype_on("tpu")),

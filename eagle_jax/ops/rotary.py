@@ -26,7 +26,7 @@ def rotate(x: Float[Array, "b heads n c"], cos_sin: CosSin, interleaved: bool = 
 
 
 def computed_once(make: Callable[[], CosSin], positions: Int[Array, "b n"]) -> CosSin:
-    """The result of `make`, not fused into its consumers.
+    """Returns the result of `make`, not fused into its consumers.
 
     XLA:CPU would recompute the sines for every element that they are multiplied with, in every layer. It does not fuse
     into conditionals, while it removes optimization barriers.

@@ -18,7 +18,7 @@ from eagle_jax.sharding.tracing import is_sharded
 def top_k(
     values: Float[Array, "*rows v"], count: int, *, logit_scale: float | None = None
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """The `count` largest values of each row and their indices, largest first; of equal ones the lowest index.
+    """Returns the `count` largest values of each row and their indices, largest first; of equal ones the lowest index.
 
     Args:
         logit_scale: return `log_softmax(logit_scale * values)` of the largest values, -inf for rows with NaN or
@@ -35,7 +35,7 @@ def top_k(
 def reference(
     values: Float[Array, "*rows v"], *, count: int, logit_scale: float | None
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """Top-k by XLA; between devices only the best of each part of the vocabulary are communicated."""
+    """Computes the top k by XLA; between devices only the best of each part of the vocabulary are communicated."""
     if logit_scale is not None:
         scores = jax.nn.log_softmax(logit_scale * values, axis=-1)
         values = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))
@@ -43,5 +43,5 @@ def reference(
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
-    """Index of the largest value of each row, the lowest of equal ones; any index for a row with NaN."""
+    """Returns the index of the largest value of each row, the lowest of equal ones; any index for a row with NaN."""
     return dispatch("argmax", sharding.argmax, jax.lax.stop_gradient(values))

@@ -26,7 +26,7 @@ def tree_attention(
     softcap: float | None = None,
     sinks: Float[Array, "h"] | None = None,
 ) -> Float[Array, "b h n c"]:
-    """Each of `n` fresh tokens sees its request's committed slots and the fresh rows that `visible` names.
+    """Attends from each of `n` fresh tokens to its request's committed slots and the fresh rows that `visible` names.
 
     The softmax runs over both parts together, in float32. With two accepted tokens a, b in the cache and the tree
     c(d, e(f)) in flight:
@@ -62,12 +62,12 @@ def tree_attention(
     case = AttentionCall(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
     if not case.slots:  # without a cache nothing is lost
         return attention_reference.attend(case).reshape(q.shape)
-    whole = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
-    return dispatch("tree_attention", attention_reference.attend, case, differentiable=whole).reshape(q.shape)
+    one_block = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
+    return dispatch("tree_attention", attention_reference.attend, case, differentiable=one_block).reshape(q.shape)
 
 
 def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Array, "1 k r 1"] | None:
-    """The sink of each row of a kv head."""
+    """Returns the sink of each row of a kv head."""
     if sinks is None:
         return None
     heads = sinks.astype(jnp.float32).reshape(fresh[0].shape[1], -1)
@@ -75,7 +75,7 @@ def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Arr
 
 
 def check_rows(batch: int, prefix: CachedKV, cache_rows: Int[Array, "b"] | None) -> None:
-    """Refuses a cache of which nobody says which rows are the requests'."""
+    """Refuses a cache without a mapping of its rows to requests."""
     if cache_rows is None and len(prefix[0]) != batch:
         raise ValueError(
             f"a cache of {len(prefix[0])} rows for {batch} requests; pass cache_rows, which a Cache has as its rows"

@@ -135,14 +135,14 @@ class FlatRows:
         return jnp.minimum(index, len(self.request) - 1)
 
     def in_row(self, rows: Array) -> Array:
-        """Rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
+        """Returns the rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
         index = jnp.arange(len(self.request), dtype=jnp.int32)
-        own = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
+        request_row = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
         is_row = (index < jnp.sum(self.count)).reshape(-1, *(1,) * (rows.ndim - 2))
-        return jnp.where(is_row, rows[self.request, own], 0)
+        return jnp.where(is_row, rows[self.request, request_row], 0)
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
-        """Which of a request's tokens each one attends to; padding attends to itself."""
+        """Returns which of a request's tokens each one attends to; padding attends to itself."""
         seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
         return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax over nothing is no number
 

@@ -1,4 +1,4 @@
-"""What a request's answers are told from, and what a form of responses has to have."""
+"""The data of a response to a request, and the interface of a form of responses."""
 
 import abc
 import dataclasses
@@ -33,18 +33,18 @@ class Answering:
     scores: Sequence[Ticket] = ()
 
     def scored(self, index: int) -> PromptLogprobs | None:
-        """The log-probabilities of a choice's prompt, once they are there."""
+        """Returns the log-probabilities of a choice's prompt, once they are there."""
         if not self.scores:
             return None
         _, result, _ = self.scores[index // self.call.samples].news
         return None if result is None else result.prompt_logprobs
 
     def head(self, kind: str) -> dict[str, Any]:
-        """What every response begins with."""
+        """Returns the fields that every response begins with."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
 
     def usage(self, results: Sequence[Result], reasoning_tokens: int = 0) -> dict[str, Any]:
-        """Tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
+        """Returns tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
         `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
 
         Args:
@@ -94,33 +94,33 @@ class ResponseFormat(abc.ABC):
     renamed: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
-    def in_own_names(cls, message: str) -> str:
-        """An error about a chat's field, which its message begins with, as one about the field of the request."""
-        found = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
-        return message if found is None else re.sub(found, cls.renamed[found], message, count=1)
+    def in_request_names(cls, message: str) -> str:
+        """Rewrites an error about a chat's field, with which its message begins, to one about the request's field."""
+        pattern_ = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
+        return message if pattern_ is None else re.sub(pattern_, cls.renamed[pattern_], message, count=1)
 
     @abc.abstractmethod
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
-        """The request as a model with this tokenizer is asked. Raises `FieldError`."""
+        """Returns the request as a model with this tokenizer is asked. Raises `FieldError`."""
 
     @abc.abstractmethod
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
-        """A response in one piece."""
+        """Returns the response in one piece."""
 
     @abc.abstractmethod
     def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        """A response as a stream."""
+        """Returns the response as a stream of events."""
 
     def error(self, status: int, body: dict[str, Any]) -> bytes:
-        """The event that ends a stream which fails; `body` is the error in OpenAI's form."""
+        """Returns the event that ends a stream which fails; `body` is the error in OpenAI's form."""
         return event(body)
 
 
 def event(content: dict[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Returns one server-sent event."""
     return b"data: " + encoded(content) + b"\n\n"
 
 
 def encoded(content: Any) -> bytes:
-    """JSON in UTF-8, on one line; half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+    """Returns JSON in UTF-8, on one line; half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")

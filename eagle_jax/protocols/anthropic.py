@@ -36,14 +36,14 @@ ERRORS = {
 
 
 def messages_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/messages, as one for a chat. Raises `FieldError`."""
+    """Parses a request to /v1/messages as one for a chat. Raises `FieldError`."""
     if body.get("max_tokens") is None:
         raise FieldError("max_tokens is missing", "max_tokens")
     return counted_call(body, ignore_unknown)
 
 
 def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/messages/count_tokens: one for a chat that need not say how long the answer may be."""
+    """Parses a request to /v1/messages/count_tokens: one for a chat that need not say how long the answer may be."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     system = _system(fields)
     messages = [{"role": "system", "content": system}] if system else []
@@ -68,38 +68,40 @@ def _system(fields: Fields) -> str | None:
 
 
 def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
-    """A message as chats have it: what functions answered are messages of their own, before what a person says."""
+    """Yields a message as chats have it: what functions answered are messages of their own, before what a person
+    says.
+    """
     role = fields.require("role", text)
     if role not in ("user", "assistant", "system"):
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
     content = fields.require("content", anything)
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    said, thought, calls, answers = [], [], [], 0
+    texts, thought, calls, answers = [], [], [], 0
     for block in fields.each("content", blocks):
         kind = block.require("type", text)
         block.ignore(MARKED)
         if kind == "text":
-            said.append(block.require("text", text))
+            texts.append(block.require("text", text))
         elif kind == "tool_use" and role == "assistant":
             function = {"name": block.require("name", text), "arguments": block.require("input", mapping)}
             calls.append({"id": block.require("id", text), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":
-            told = content_of(block) or ""
+            result = content_of(block) or ""
             answers += 1
             block.ignore({"is_error": flag})
-            yield {"role": "tool", "tool_call_id": block.require("tool_use_id", text), "content": told}
+            yield {"role": "tool", "tool_call_id": block.require("tool_use_id", text), "content": result}
         elif kind in ("thinking", "redacted_thinking"):
             thought.append(block.take("thinking", text, ""))
             block.ignore(dict.fromkeys(("signature", "data"), text))
         else:
             raise block.wrong("type", f"={kind[:40]!r}; this model reads text, tool_use and tool_result only")
-    if said or not answers:
+    if texts or not answers:
         reasoning = {"reasoning_content": "".join(thought)} if any(thought) and role == "assistant" else {}
-        yield {"role": role, "content": "".join(said)} | reasoning | ({"tool_calls": calls} if calls else {})
+        yield {"role": role, "content": "".join(texts)} | reasoning | ({"tool_calls": calls} if calls else {})
 
 
 def _tools(fields: Fields) -> dict[str, Any]:
-    """Functions and the choice among them, as chats have them."""
+    """Returns functions and the choice among them, as chats have them."""
     tools = []
     for tool in fields.each("tools", fields.take("tools", anything, [])):
         tool.only({"type": ["custom"]})
@@ -120,7 +122,7 @@ def _tools(fields: Fields) -> dict[str, Any]:
 
 
 def _output(fields: Fields) -> dict[str, Any]:
-    """The form of the answer, under its two names, and how much a model may think."""
+    """Returns the form of the answer, under its two names, and how much a model may think."""
     config = fields.object("output_config")
     older, format = fields.take("output_format", mapping, None), config.take("format", mapping, None)
     format = older if format is None else format
@@ -134,7 +136,7 @@ def _output(fields: Fields) -> dict[str, Any]:
 
 
 def _thinking(fields: Fields) -> dict[str, Any]:
-    """Whether the model is to think, where its template can be told so."""
+    """Returns whether the model is to think, where its template has a switch for it."""
     kind = fields.take("type", text, "adaptive")
     fields.ignore({"budget_tokens": anything, "display": text})
     if kind not in THINKING:
@@ -143,7 +145,7 @@ def _thinking(fields: Fields) -> dict[str, Any]:
 
 
 def _edits(fields: Fields) -> None:
-    """What a server may drop of a conversation: earlier thoughts, and nothing else."""
+    """Checks what a server may drop of a conversation: earlier thoughts, and nothing else."""
     for edit in fields.each("edits", fields.take("edits", anything, [])):
         kind = edit.require("type", text)
         if not kind.startswith("clear_thinking"):
@@ -152,7 +154,7 @@ def _edits(fields: Fields) -> None:
 
 
 def error_of(status: int, message: str) -> dict[str, Any]:
-    """An error in Anthropic's form."""
+    """Returns an error in Anthropic's form."""
     kind = ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -206,7 +208,7 @@ class Messages(ChatFormat):
         return b"event: error\n" + event(error_of(status, body["error"]["message"]))
 
     def _ended(self, answering: Answering, result: Result) -> dict[str, Any]:
-        """Why the answer ended, and the stop sequence that ended it, if one did."""
+        """Returns why the answer ended, and the stop sequence that ended it, if one did."""
         reason = REASONS[self._answers.finish_reason(0, finish_reason(result))]
         ticket = answering.tickets[0]
         stops = ticket.request.options.stop if reason == "end_turn" else ()
@@ -216,13 +218,13 @@ class Messages(ChatFormat):
 
 
 class _Blocks:
-    """The blocks of an answer as they come, and the events that tell them."""
+    """The blocks of an answer as they come, and their events."""
 
     def __init__(self) -> None:
         self._count, self._open = 0, ""  # blocks before the one that is open, and its kind
 
     def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[bytes]:
-        """A piece of text or of reasoning, or a call in the form of chats."""
+        """Yields a piece of text or of reasoning, or a call in the form of chats."""
         if isinstance(piece, dict):
             yield from self.close()
             yield from self._begin("tool_use", _called(piece, {}))
@@ -252,7 +254,7 @@ class _Blocks:
 
 
 def _opened(kind: str) -> dict[str, Any]:
-    """A block without its text; nobody signs reasoning here."""
+    """Returns a block without its text; nobody signs reasoning here."""
     return {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle_jax.chat.prompts import Chat, Text
 from eagle_jax.chat.tools import Tools
-from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole, wrong
+from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole_number, wrong
 from eagle_jax.protocols.messages import messages_of
 from eagle_jax.protocols.structured import take_form
 from eagle_jax.protocols.tools import tools_of
@@ -32,7 +32,7 @@ IGNORED = {
     "store": flag,
     "request_id": text,
     "rid": text,
-    "priority": whole(-LARGEST, LARGEST),
+    "priority": whole_number(-LARGEST, LARGEST),
 }
 # Known fields of OpenAI's, vLLM's and SGLang's requests, and the values of them that change nothing.
 NEUTRAL: dict[str, list[Any]] = {
@@ -86,13 +86,13 @@ class Call:
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
         continuous_usage: whether each of its events says what was used so far.
-        eagle: whether to tell what every step committed.
+        eagle: whether to report what every step committed.
         echo: whether the answer begins with the prompt.
-        prompt_logprobs: how many likely tokens to report in the place of each of the prompt's, in vLLM's form.
+        prompt_logprobs: how many likely tokens to report at each position of the prompt, in vLLM's form.
         tools: functions that the answer may call.
-        separates_reasoning: whether reasoning is told apart from the text.
-        includes_reasoning: whether it is told at all.
-        ignored: fields that nobody knows and that were passed over.
+        separates_reasoning: whether reasoning is separated from the text.
+        includes_reasoning: whether it is returned at all.
+        ignored: unknown fields that were passed over.
     """
 
     model: str | None
@@ -117,26 +117,28 @@ class Call:
 
     @property
     def scored(self) -> int | None:
-        """Likeliest tokens to find in the place of each of the prompt's; None where prompts are not scored."""
+        """Returns how many of the likeliest tokens to find at each position of the prompt; None where prompts are
+        not scored.
+        """
         echoed = self.options["top_logprobs"] if self.echo and self.options["logprobs"] else None
-        asked = [top for top in (echoed, self.prompt_logprobs) if top is not None]
-        return max(asked, default=None if self.is_answered else 0)
+        counts = [top for top in (echoed, self.prompt_logprobs) if top is not None]
+        return max(counts, default=None if self.is_answered else 0)
 
 
 def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/completions. Raises `FieldError`."""
+    """Parses a request to /v1/completions. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     special_tokens = fields.take("add_special_tokens", flag, True)
     prompts = [
         Text(prompt, special_tokens) if isinstance(prompt, str) else prompt
         for prompt in _prompts(fields.require("prompt", anything))
     ]
-    samples = fields.take("n", whole(1, LARGEST), 1)
-    echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole(0, 20), None)
+    samples = fields.take("n", whole_number(1, LARGEST), 1)
+    echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole_number(0, 20), None)
     least = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
         **_longest(fields, least),
-        "logprobs": (top := fields.take("logprobs", whole(0, 20), None)) is not None,
+        "logprobs": (top := fields.take("logprobs", whole_number(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
     fields.only(NEUTRAL_COMPLETION | {"best_of": [samples]})
@@ -144,19 +146,19 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
 
 
 def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/chat/completions. Raises `FieldError`."""
+    """Parses a request to /v1/chat/completions. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     chat, tools = chat_of(fields, messages_of(fields))
-    samples = fields.take("n", whole(1, LARGEST), 1)
+    samples = fields.take("n", whole_number(1, LARGEST), 1)
     options = _options(fields) | {
         **_longest(fields, 1),
         "logprobs": fields.take("logprobs", flag, False),
-        "top_logprobs": fields.take("top_logprobs", whole(0, 20), 0),
+        "top_logprobs": fields.take("top_logprobs", whole_number(0, 20), 0),
     }
     if options["top_logprobs"] and not options["logprobs"]:
         raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
     more: dict[str, Any] = dict(
-        prompt_logprobs=fields.take("prompt_logprobs", whole(0, 20), None),
+        prompt_logprobs=fields.take("prompt_logprobs", whole_number(0, 20), None),
         tools=tools,
         separates_reasoning=fields.take("separate_reasoning", flag, True),
         includes_reasoning=fields.take("include_reasoning", flag, True),
@@ -166,7 +168,7 @@ def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
 
 
 def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools | None]:
-    """The conversation of a request, how it is put into the model's template, and the functions it may call."""
+    """Returns the conversation of a request, how it is put into the model's template, and the functions it may call."""
     empty: dict[str, Any] = {}
     tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, empty)
     # templates of models that think more or less read these
@@ -188,16 +190,16 @@ def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools
 
 
 def _options(fields: Fields) -> dict[str, Any]:
-    """How tokens are drawn, as far as it is stated."""
+    """Returns how tokens are drawn, as far as it is stated."""
     form = take_form(fields)
     processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__} | form
-    top_k = fields.take("top_k", whole(-1, LARGEST), None)
+    top_k = fields.take("top_k", whole_number(-1, LARGEST), None)
     options = processing | {
         "temperature": fields.take("temperature", number(0.0, 2.0), None),
         "top_p": fields.take("top_p", _share, None),
         "top_k": None if top_k is None else max(top_k, 0),  # vLLM's -1 is "all", as 0 is
         "min_p": fields.take("min_p", number(0.0, 1.0), None),
-        "seed": fields.take("seed", whole(0, LARGEST_SEED), None),
+        "seed": fields.take("seed", whole_number(0, LARGEST_SEED), None),
         "stop": fields.take("stop", _stop, None),
         "cache_salt": fields.take("cache_salt", text, None),
     }
@@ -232,8 +234,10 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
 
 
 def _longest(fields: Fields, least: int) -> dict[str, Any]:
-    """The longest answer, under either of its names."""
-    old, new = (fields.take(name, whole(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens"))
+    """Returns the longest answer, under either of its names."""
+    old, new = (
+        fields.take(name, whole_number(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens")
+    )
     if old is not None and new is not None and old != new:
         raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
     return _stated("max_new_tokens", new if old is None else old)
@@ -244,7 +248,7 @@ def _stated(name: str, value: Any) -> dict[str, Any]:
 
 
 def _prompts(value: Any) -> list[Any]:
-    """Text, token ids, or a list of either."""
+    """Returns text, token ids, or a list of either."""
     if isinstance(value, str):
         return [value]
     items = listed("prompt", value)

@@ -17,7 +17,7 @@ class Chat(Choices):
     prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self) -> None:
-        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were told
+        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were sent
         self._answers = ChatAnswers()
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:

@@ -29,30 +29,30 @@ class ChatAnswers:
         self._answers: dict[int, ChatAnswer] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
-        """The request as a model with this tokenizer is asked.
+        """Returns the request as a model with this tokenizer is asked.
 
         Raises:
             FieldError: the template knows no tools, its format is not known here, or no answer can call them.
         """
-        reasoning, is_told = reasoning_format_for(tokenizer, formats.reasoning), formats.reasoning != "none"
-        self._separates = is_told and call.separates_reasoning
-        if not is_told and (own := reasoning_format_for(tokenizer)) is not None and own.channels:
-            reasoning = own  # without its channels an answer has no text
+        reasoning, is_parsed = reasoning_format_for(tokenizer, formats.reasoning), formats.reasoning != "none"
+        self._separates = is_parsed and call.separates_reasoning
+        if not is_parsed and (default := reasoning_format_for(tokenizer)) is not None and default.channels:
+            reasoning = default  # without its channels an answer has no text
         self._reasoning = reasoning if self._separates or reasoning is not None and reasoning.channels else None
         self._format = _format_for(tokenizer, call.prompts[0], call.tools, formats.tools)
         form = _form_of_calls(call.tools, self._format, call.options)
-        kept = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
-        options = kept | form
+        others = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
+        options = others | form
         if reasoning is not None and any(name in options for name in FORMS):
             around = form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
-            options |= {name: value for name, value in around.items() if is_told or name != "form_reasoning"}
+            options |= {name: value for name, value in around.items() if is_parsed or name != "form_reasoning"}
         if reasoning is not None and reasoning.channels:
             ends = special_ids(tokenizer, STOPS)
             options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}
         return dataclasses.replace(call, options=options)
 
     def of(self, answering: Answering, index: int) -> ChatAnswer | None:
-        """What reads a choice; None where it is text only."""
+        """Returns the reader of a choice; None where it is text only."""
         if index not in self._answers:
             tools = answering.call.tools
             with_format = None if tools is None or self._format is None else (tools, self._format)
@@ -65,7 +65,7 @@ class ChatAnswers:
         return self._answers[index]
 
     def deltas(self, answering: Answering, index: int, new: Chunk | Result) -> list[dict[str, Any]]:
-        """What a piece of an answer brings, as deltas of a message."""
+        """Returns the deltas of a message that a piece of an answer brings."""
         answer, is_last = self.of(answering, index), isinstance(new, Result) or new.result is not None
         if answer is None:
             return [{"content": new.text}] if new.text else []
@@ -74,7 +74,7 @@ class ChatAnswers:
         return [delta for delta in deltas if tells or "reasoning_content" not in delta]
 
     def message(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        """A choice as a whole."""
+        """Returns a choice as a whole."""
         answer = self.of(answering, index)
         if answer is None:
             return {"role": "assistant", "content": result.text, "refusal": None}
@@ -83,7 +83,9 @@ class ChatAnswers:
         return {name: value for name, value in answer.message.items() if name not in hidden}
 
     def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | Thought | dict[str, Any]]:
-        """The texts, the reasoning, and the complete calls in OpenAI's form, that a piece of an answer brings."""
+        """Yields the texts, the reasoning, and the complete calls in OpenAI's form, that a piece of an answer
+        brings.
+        """
         for delta in self.deltas(answering, index, new):
             if "content" in delta:
                 yield delta["content"]
@@ -93,7 +95,7 @@ class ChatAnswers:
                 yield self._answers[index].calls[begun["index"]]
 
     def finish_reason(self, index: int, reason: str) -> str:
-        """How a choice ended, in OpenAI's words."""
+        """Returns how a choice ended, in OpenAI's words."""
         return self._answers[index].finish_reason(reason) if index in self._answers else reason
 
     @property
@@ -113,7 +115,7 @@ class ChatFormat(ResponseFormat):
 
 
 def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | None) -> ToolFormat | None:
-    """The format that a model writes calls in; None where there is nothing to call."""
+    """Returns the format that a model writes calls in; None where there is nothing to call."""
     spoken = [one for one in chat.messages if is_message(one) and (one["role"] == "tool" or one.get("tool_calls"))]
     if tools is None and not spoken:
         return None
@@ -125,7 +127,7 @@ def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | N
 
 
 def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call: bool) -> dict[str, Any]:
-    """The options that let a model reason before an answer that has a form.
+    """Returns the options that let a model reason before an answer that has a form.
 
     Args:
         is_call: the form is that of a call, which has its own texts around it.
@@ -135,13 +137,15 @@ def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call
         return {"form_reasoning": ANALYSIS, **final}
     try:
         prompt = encode(tokenizer, chat, len(tokenizer), "messages")
-    except ValueError:  # said where it is encoded
+    except ValueError:  # reported where it is encoded
         return {}
     return {"form_reasoning": ("" if is_open(reasoning, tokenizer, prompt) else reasoning.begin, reasoning.end)}
 
 
 def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that hold answers to a call, where a request asks for one, or to a call or the form that it has."""
+    """Returns the options that hold answers to a call, where a request asks for one, or to a call or the form that it
+    has.
+    """
     if tools is None or format is None:
         return {}
     has_form = any(name in options for name in FORMS)

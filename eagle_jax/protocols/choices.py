@@ -24,24 +24,24 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        """A whole answer."""
+        """Returns a whole answer."""
 
     @abc.abstractmethod
     def more(self, answering: Answering) -> dict[str, Any]:
-        """Further fields of a response beside its choices."""
+        """Returns further fields of a response besides its choices."""
 
     @abc.abstractmethod
     def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
-        """What a choice of a stream begins with, if with anything."""
+        """Returns the first piece of a choice of a stream, if it has one."""
 
     @abc.abstractmethod
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        """A piece of an answer, in one event or in several; none where there is nothing to tell."""
+        """Returns a piece of an answer, in one event or in several; none where there is nothing new."""
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         choices = [self.choice(answering, i, result) for i, result in enumerate(results)]
-        told = {"choices": choices, "usage": answering.usage(results, self.reasoning_tokens)} | self.more(answering)
-        return answering.head(self.whole) | told
+        body = {"choices": choices, "usage": answering.usage(results, self.reasoning_tokens)} | self.more(answering)
+        return answering.head(self.whole) | body
 
     async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         """None is sent before there is something of an answer: clients take the first one's time for that of the first
@@ -75,7 +75,7 @@ class Choices(ResponseFormat):
 
 
 class _Counter:
-    """Tokens of each choice so far, which a stream's events tell where that is asked for."""
+    """Tokens of each choice so far, which a stream's events report where that is asked for."""
 
     def __init__(self, answering: Answering):
         self._prompts = [len(ticket.request.prompt) for ticket in answering.tickets]
@@ -88,12 +88,14 @@ class _Counter:
 
 
 def finish_reason(result: Result) -> str:
-    """OpenAI's word; an answer that took too long is cut as one that grew too long."""
+    """Returns OpenAI's word; an answer that took too long is cut as one that grew too long."""
     return "length" if result.finish_reason == CANCELLED else result.finish_reason
 
 
 def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
-    """What `"eagle": true` adds to a piece of a stream: what came with one step, and at the end how it all went."""
+    """Returns the field that `"eagle": true` adds to a piece of a stream: the step's tokens, and at the end the
+    statistics.
+    """
     fields: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
     if chunk.step is not None:
         fields["step"] = dataclasses.asdict(chunk.step)
@@ -103,7 +105,7 @@ def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
 
 
 def eagle_of(answering: Answering, index: int, result: Result) -> dict[str, Any]:
-    """How an answer was made."""
+    """Returns how an answer was made."""
     stats = without_nan(dataclasses.asdict(result.stats))
     ticket = answering.tickets[index]
     times = {"waited": ticket.waited, "to_first": ticket.to_first, "seconds": ticket.seconds}

@@ -17,7 +17,7 @@ class Completion(Choices):
     defaults: ClassVar[dict[str, Any]] = {"max_new_tokens": 16}  # OpenAI's
 
     def __init__(self) -> None:
-        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were told
+        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were sent
         self._echoes: dict[int, Echo] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
@@ -28,7 +28,7 @@ class Completion(Choices):
 
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
         begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        shown = self._told(answering, index)
+        shown = self._token_logprobs(answering, index)
         logprobs = shown.in_completion(*shown.in_text(result))
         choice = {
             "index": index,
@@ -44,13 +44,13 @@ class Completion(Choices):
             return None
         ticket = answering.tickets[index]
         self._echoes[index] = Echo(ticket.tokenizer, ticket.request.prompt)
-        logprobs = echoed_logprobs(answering, index, self._told(answering, index))
+        logprobs = echoed_logprobs(answering, index, self._token_logprobs(answering, index))
         return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
         if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.eagle):
             return []
-        shown = self._told(answering, chunk.index)
+        shown = self._token_logprobs(answering, chunk.index)
         piece = {
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
@@ -59,7 +59,7 @@ class Completion(Choices):
         }
         return [piece]
 
-    def _told(self, answering: Answering, index: int) -> TokenLogprobs:
+    def _token_logprobs(self, answering: Answering, index: int) -> TokenLogprobs:
         if index not in self._shown:
             ticket = answering.tickets[index]
             before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is shown first

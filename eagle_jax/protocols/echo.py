@@ -10,7 +10,7 @@ from eagle_jax.text.detokenize import INCOMPLETE, decode
 
 
 class Echo:
-    """The text of one completion, told piece by piece, which begins with its prompt.
+    """The text of one completion, sent piece by piece, which begins with its prompt.
 
     Special tokens have no text, in the prompt neither.
     """
@@ -21,11 +21,11 @@ class Echo:
         self._is_open = self._text.endswith(INCOMPLETE)  # within a character, which the answer may complete
 
     def prompt(self) -> str:
-        """The prompt's text."""
+        """Returns the prompt's text."""
         return self._text.rstrip(INCOMPLETE)
 
     def add(self, token_ids: Sequence[int], text: str, *, is_last: bool) -> str:
-        """What is new with a piece of the answer, whose own text is `text`."""
+        """Returns the new text with a piece of the answer, whose own text is `text`."""
         if not self._is_open:
             return text
         self._ids += token_ids
@@ -37,7 +37,7 @@ class Echo:
 
 
 def echoed_logprobs(answering: Answering, index: int, shown: TokenLogprobs) -> dict[str, Any] | None:
-    """The prompt's part of a completion's log-probabilities; None where none were asked for."""
+    """Returns the prompt's part of a completion's log-probabilities; None where none were asked for."""
     scored, asked = answering.scored(index), answering.call.options
     if scored is None or not asked["logprobs"]:
         return None
@@ -47,14 +47,14 @@ def echoed_logprobs(answering: Answering, index: int, shown: TokenLogprobs) -> d
 
 
 def joined(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The log-probabilities of two pieces that follow each other."""
+    """Returns the log-probabilities of two pieces that follow each other."""
     if first is None or second is None:
         return first or second
     return {name: first[name] and [*first[name], *(second[name] or ())] for name in first}
 
 
 def vllm_prompt_logprobs(answering: Answering, index: int) -> dict[str, Any]:
-    """The field `prompt_logprobs` as vLLM has it; no field where it was not asked for."""
+    """Returns the field `prompt_logprobs` as vLLM has it; no field where it was not asked for."""
     count, scored = answering.call.prompt_logprobs, answering.scored(index)
     if count is None or scored is None:
         return {}
@@ -68,6 +68,6 @@ def vllm_prompt_logprobs(answering: Answering, index: int) -> dict[str, Any]:
     for place, token_id in enumerate(scored.token_ids[1:], start=1):
         top = (scored.top_logprobs[place] or [] if scored.top_logprobs else [])[:count]
         entries = {str(id_): entry(id_, logprob, rank) for rank, (id_, logprob) in enumerate(top, start=1)}
-        own = {str(token_id): entry(token_id, scored.logprobs[place], scored.ranks[place])}
-        places.append(own | entries)
+        prompt_entry = {str(token_id): entry(token_id, scored.logprobs[place], scored.ranks[place])}
+        places.append(prompt_entry | entries)
     return {"prompt_logprobs": places}

@@ -12,7 +12,7 @@ Top = Sequence[Sequence[tuple[int, float]] | None]
 
 
 class TokenLogprobs:
-    """The tokens of one answer to a prompt as its responses show them, told piece by piece."""
+    """The tokens of one answer to a prompt as its responses show them, piece by piece."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
         self._tokenizer, self._detokenizer = tokenizer, IncrementalDetokenizer(tokenizer, prompt)
@@ -20,7 +20,7 @@ class TokenLogprobs:
         self._answer: int | None = None  # where the answer's text begins
 
     def in_text(self, piece: Result | Chunk) -> tuple[list[int], list[float] | None, Top | None]:
-        """The next tokens of the answer, with what is known of each; without those of a stop string alone."""
+        """Returns the next tokens of the answer, with what is known of each; without those of a stop string alone."""
         result = piece if isinstance(piece, Result) else piece.result
         self._answer = self._detokenizer.length if self._answer is None else self._answer
         count = len(piece.token_ids)
@@ -30,7 +30,7 @@ class TokenLogprobs:
         return piece.token_ids[:count], logprobs, None if piece.top_logprobs is None else piece.top_logprobs[:count]
 
     def _count_before(self, end: int, token_ids: Sequence[int]) -> int:
-        """How many of the next tokens come before the first one whose text begins at `end` or later."""
+        """Returns how many of the next tokens come before the first one whose text begins at `end` or later."""
         if self._last >= end:
             return 0
         ahead = copy.copy(self._detokenizer)
@@ -43,7 +43,7 @@ class TokenLogprobs:
     def in_chat(
         self, token_ids: Sequence[int], logprobs: Sequence[float] | None, top: Top | None = None
     ) -> dict[str, Any] | None:
-        """The next tokens in chat's form; None where none were asked for.
+        """Returns the next tokens in chat's form; None where none were asked for.
 
         `bytes` are those of what a token adds to the text: none of a special token, null of a part of a character.
         """
@@ -59,7 +59,7 @@ class TokenLogprobs:
     def in_completion(
         self, token_ids: Sequence[int], logprobs: Sequence[float | None] | None, top: Top | None = None
     ) -> dict[str, Any] | None:
-        """The next tokens in completions' form, each with its place in the text."""
+        """Returns the next tokens in completions' form, each with its place in the text."""
         if logprobs is None:
             return None
         tops: list[dict[str, float] | None] = []
@@ -67,9 +67,9 @@ class TokenLogprobs:
         for place, token_id in enumerate(token_ids):
             if top:
                 entries = [self._in_place(*pair) for pair in top[place] or ()]
-                found = {entry["token"]: entry["logprob"] for entry in entries}
-                own, logprob = self._in_place(token_id, 0.0)["token"], logprobs[place]
-                tops.append(found | ({} if own in found or logprob is None else {own: logprob}) or None)
+                by_token = {entry["token"]: entry["logprob"] for entry in entries}
+                token, logprob = self._in_place(token_id, 0.0)["token"], logprobs[place]
+                tops.append(by_token | ({} if token in by_token or logprob is None else {token: logprob}) or None)
             tokens.append(self._next(token_id))
         return {
             "tokens": [shown for shown, _, _ in tokens],
@@ -79,13 +79,15 @@ class TokenLogprobs:
         }
 
     def _in_place(self, token_id: int, logprob: float) -> dict[str, Any]:
-        """A token that could have come next, as it would have been shown."""
+        """Returns a token that could have come next, as it would have been shown."""
         added = "" if self._tokenizer is None else self._detokenizer.would_add(token_id)
         shown = self._shown(token_id, added)
         return {"token": shown, "logprob": logprob, "bytes": _bytes(shown, added)}
 
     def _next(self, token_id: int) -> tuple[str, str, int]:
-        """A token as it is shown, what it adds to the text, and where. One that adds nothing is shown as it is."""
+        """Returns a token as it is shown, what it adds to the text, and where. One that adds nothing is shown as it
+        is.
+        """
         if self._tokenizer is None:
             return "", "", 0
         offset, added = self._detokenizer.length, self._detokenizer.add(token_id)

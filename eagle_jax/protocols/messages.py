@@ -23,7 +23,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def messages_of(request: Fields) -> list[dict[str, Any]]:
-    """The messages of a request."""
+    """Returns the messages of a request."""
     return [_message(fields) for fields in request.each("messages", request.require("messages", listed))]
 
 
@@ -47,7 +47,7 @@ def _message(fields: Fields) -> dict[str, Any]:
 
 
 def role_of(fields: Fields) -> str:
-    """The role of a message."""
+    """Returns the role of a message."""
     role = fields.require("role", text)
     if role not in ROLES:
         raise fields.wrong("role", f"={role[:40]!r}; expected one of {', '.join(ROLES)}")
@@ -55,7 +55,7 @@ def role_of(fields: Fields) -> str:
 
 
 def _calls(fields: Fields) -> dict[str, Any]:
-    """What an assistant's message called; nothing where it called nothing."""
+    """Returns the calls of an assistant's message; empty where there are none."""
     calls = []
     entries = fields.each("tool_calls", fields.take("tool_calls", anything, []))
     for entry in entries:
@@ -69,7 +69,7 @@ def _calls(fields: Fields) -> dict[str, Any]:
 
 
 def _arguments(name: str, value: Any) -> dict[str, Any]:
-    """Arguments of a call: text of a JSON object, or one."""
+    """Returns the arguments of a call: text of a JSON object, or one."""
     try:
         return mapping(name, arguments_of(value, f"{name} is"))
     except FieldError:

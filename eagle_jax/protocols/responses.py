@@ -37,23 +37,23 @@ class Responses(ChatFormat):
     async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         number, items, begun = 0, _Items(answering), False
         async for chunk in chunks:
-            told: list[dict[str, Any]] = []
+            updates: list[dict[str, Any]] = []
             pieces = list(self._answers.pieces(answering, 0, chunk))
             if not begun and (pieces or chunk.result is not None):
                 begun = True
                 under_way = _response(answering, "in_progress", [], None)
-                told += [{"type": f"response.{kind}", "response": under_way} for kind in ("created", "in_progress")]
+                updates += [{"type": f"response.{kind}", "response": under_way} for kind in ("created", "in_progress")]
             for piece in pieces:
-                told += items.add(piece)
+                updates += items.add(piece)
             if chunk.result is not None:
                 ended = _status(chunk.result)
-                told += items.end(ended)
+                updates += items.end(ended)
                 tokens = self._answers.reasoning_tokens
-                whole = _response(answering, ended, items.complete, chunk.result, tokens)
-                told.append({"type": f"response.{ended}", "response": whole})
-            for number, fields in enumerate(told, start=number):
+                response = _response(answering, ended, items.complete, chunk.result, tokens)
+                updates.append({"type": f"response.{ended}", "response": response})
+            for number, fields in enumerate(updates, start=number):
                 yield f"event: {fields['type']}\n".encode() + event(fields | {"sequence_number": number})
-            number += bool(told)
+            number += bool(updates)
 
 
 # What an item of text is called, its parts, and the events of its text.
@@ -61,7 +61,7 @@ KINDS = {str: ("message", "output_text"), Thought: ("reasoning", "reasoning_text
 
 
 class _Items:
-    """The items of an answer as they come, and the events that tell them.
+    """The items of an answer as they come, and their events.
 
     Attributes:
         complete: the items that are.
@@ -74,7 +74,7 @@ class _Items:
         self._kind: type = str  # of its pieces
 
     def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A piece of text or of reasoning, or a call in the form of chats."""
+        """Yields a piece of text or of reasoning, or a call in the form of chats."""
         if isinstance(piece, dict):
             yield from self._close("completed")
             yield from self._call(piece)
@@ -89,7 +89,7 @@ class _Items:
         yield self._event("delta", delta=text)
 
     def end(self, status: str) -> Iterator[dict[str, Any]]:
-        """What is left when the answer is complete; one without anything has an empty message."""
+        """Yields the remaining events once the answer is complete; one without anything has an empty message."""
         if self._texts is None and not self.complete:
             yield from self._open(str)
         yield from self._close(status)
@@ -125,8 +125,8 @@ class _Items:
 
     def _item(self, status: str) -> dict[str, Any]:
         item = {"type": KINDS[self._kind][0], "id": self._place["item_id"], "status": status}
-        own: dict[str, Any] = {"role": "assistant"} if self._kind is str else {"summary": []}
-        return item | own | {"content": [self._part()]}
+        kind_fields: dict[str, Any] = {"role": "assistant"} if self._kind is str else {"summary": []}
+        return item | kind_fields | {"content": [self._part()]}
 
     def _part(self) -> dict[str, Any]:
         part = {"type": KINDS[self._kind][1], "text": "".join(self._texts or ())}

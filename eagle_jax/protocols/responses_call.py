@@ -31,7 +31,7 @@ NEUTRAL_ITEM = {"status": text, "id": text, "phase": text, "caller": anything, "
 
 
 def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """A request to /v1/responses, as one for a chat. Raises `FieldError`."""
+    """Parses a request to /v1/responses as one for a chat. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     instructions = fields.take("instructions", text, None)
     messages = [{"role": "system", "content": instructions}] if instructions else []
@@ -51,7 +51,7 @@ def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Cal
 
 
 def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
-    """The messages of a chat: text, or items, of which those too that earlier responses gave."""
+    """Returns the messages of a chat: text, or items, of which those too that earlier responses gave."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if value == []:
@@ -76,8 +76,8 @@ def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
             call = {"id": item.require("call_id", text), "type": "function", "function": function}
             messages[-1]["tool_calls"] = [*messages[-1].get("tool_calls", []), call]
         elif kind == "function_call_output":
-            told = {"content": item.require("output", anything)}
-            content = content_of(item.inside("output", told)) or ""
+            output = {"content": item.require("output", anything)}
+            content = content_of(item.inside("output", output)) or ""
             messages.append({"role": "tool", "tool_call_id": item.require("call_id", text), "content": content})
         elif kind == "reasoning":
             parts = item.each("content", item.take("content", anything, []))
@@ -98,26 +98,26 @@ def _reasoning(thought: str) -> dict[str, Any]:
 
 
 def _form(fields: Fields) -> dict[str, Any]:
-    """The form of the answer, as chats have it."""
+    """Returns the form of the answer, as chats have it."""
     fields.ignore({"verbosity": text})
     format = fields.object("format")
     kind = format.take("type", text, "text")
     if kind != "json_schema":
         return {"response_format": {"type": kind}}
-    known = ("name", "description", "schema", "strict")
-    stated = {name: value for name in known if (value := format.take(name, anything, None)) is not None}
+    keys = ("name", "description", "schema", "strict")
+    stated = {name: value for name in keys if (value := format.take(name, anything, None)) is not None}
     return {"response_format": {"type": kind, "json_schema": stated}}
 
 
 def _tools(fields: Fields) -> dict[str, Any]:
-    """Functions and the choice among them, as chats have them."""
+    """Returns functions and the choice among them, as chats have them."""
     tools = []
     for tool in fields.each("tools", fields.take("tools", anything, [])):
         kind = tool.require("type", text)
         if kind != "function":
             raise tool.wrong("type", f"={kind[:40]!r}; only functions can be called here")
-        known = ("name", "description", "parameters", "strict")
-        stated = {name: value for name in known if (value := tool.take(name, anything, None)) is not None}
+        keys = ("name", "description", "parameters", "strict")
+        stated = {name: value for name in keys if (value := tool.take(name, anything, None)) is not None}
         tools.append({"type": "function", "function": stated})
     choice = fields.take("tool_choice", anything, None)
     if isinstance(choice, dict) and choice.get("type") == "function":

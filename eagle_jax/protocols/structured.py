@@ -20,23 +20,23 @@ PLACES = ("guided_json", "structured_outputs.json")  # where a schema stands tha
 
 
 def take_form(fields: Fields) -> dict[str, Any]:
-    """`choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
-    found: list[tuple[str, str, Any]] = []  # the field, the option and its value
+    """Returns `choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
+    taken: list[tuple[str, str, Any]] = []  # the field, the option and its value
     for name in FORMS:
-        found.append((name, name, fields.take(name, _checked(name), None)))
+        taken.append((name, name, fields.take(name, _checked(name), None)))
     for name, option in GUIDED.items():
-        found.append((name, option, fields.take(name, _checked(option), None)))
-    found.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
-    found += _structured_outputs(fields)
+        taken.append((name, option, fields.take(name, _checked(option), None)))
+    taken.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
+    taken += _structured_outputs(fields)
     fields.ignore(IGNORED)
     fields.only({"guided_whitespace_pattern": []})
-    given = [(field, option, value) for field, option, value in found if value not in (None, [])]
-    if len(given) > 1:
-        one, other = given[0][0], given[1][0]
+    stated = [(field, option, value) for field, option, value in taken if value not in (None, [])]
+    if len(stated) > 1:
+        one, other = stated[0][0], stated[1][0]
         raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
-    if given and importlib.util.find_spec("outlines_core") is None:
-        raise wrong(given[0][0], f"{given[0][0]} needs outlines-core, which is not installed here; leave it out")
-    return {option: schema_at(field, value) if field in PLACES else value for field, option, value in given}
+    if stated and importlib.util.find_spec("outlines_core") is None:
+        raise wrong(stated[0][0], f"{stated[0][0]} needs outlines-core, which is not installed here; leave it out")
+    return {option: schema_at(field, value) if field in PLACES else value for field, option, value in stated}
 
 
 def _schema(name: str, value: Any) -> Any:
@@ -50,12 +50,12 @@ def _schema(name: str, value: Any) -> Any:
 
 def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
     where, inner = "structured_outputs.", fields.object("structured_outputs")
-    found = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
+    taken = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
     if inner.take("json_object", flag, False):
-        found.append((where + "json_object", "json_schema", ANY_OBJECT))
+        taken.append((where + "json_object", "json_schema", ANY_OBJECT))
     inner.only(NEUTRAL)
     inner.ignore(IGNORED_STRUCTURED)
-    return found
+    return taken
 
 
 def _checked(option: str) -> Check[Any]:

@@ -9,19 +9,19 @@ FUNCTION = ("name", "description", "parameters", "strict")
 
 
 def tools_of(fields: Fields) -> Tools | None:
-    """The functions of a request; None where none may be called. Raises `FieldError`."""
+    """Returns the functions of a request; None where none may be called. Raises `FieldError`."""
     parallel = fields.take("parallel_tool_calls", flag, True)
     tools, choice = (fields.take(name, anything, None) for name in ("tools", "tool_choice"))
     if isinstance(tools, list):
-        tools = [_known(fields, f"tools[{i}].function", tool) for i, tool in enumerate(tools)]
+        tools = [_without_ignored(fields, f"tools[{i}].function", tool) for i, tool in enumerate(tools)]
     try:
         return read_tools(tools, choice, parallel)
     except ValueError as error:
         raise wrong("tools" if str(error).startswith("tools") else "tool_choice", str(error)) from None
 
 
-def _known(fields: Fields, name: str, tool: Any) -> Any:
-    """A tool without what is passed over; what is none is left as it is."""
+def _without_ignored(fields: Fields, name: str, tool: Any) -> Any:
+    """Returns a tool without ignored fields; a value that is not a tool stays as it is."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.checks import finite, is_whole, whole
+from eagle_jax.checks import finite, is_whole_number, whole_number
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.loop.state import TOP
 from eagle_jax.requests.processing import LISTS, LogitsOptions, check_processing
@@ -32,12 +32,12 @@ class Options(LogitsOptions):
 
     def __post_init__(self):
         for name, least in (("max_new_tokens", 1), ("top_k", 0)):
-            object.__setattr__(self, name, whole(name, getattr(self, name), least))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, finite(name, getattr(self, name)))
         if not isinstance(self.logprobs, (bool, np.bool_)):
             raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
-        object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, 0))
+        object.__setattr__(self, "top_logprobs", whole_number("top_logprobs", self.top_logprobs, 0))
         if self.top_logprobs > TOP:
             raise ValueError(f"top_logprobs={self.top_logprobs}; expected {TOP} at most")
         object.__setattr__(self, "logprobs", bool(self.logprobs or self.top_logprobs))
@@ -70,7 +70,7 @@ class Options(LogitsOptions):
 
 
 def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = False, **values: Any) -> list[Options]:
-    """The options of each of several requests: every value is one for all of them, or a list with one each.
+    """Returns the options of each of several requests: every value is one for all of them, or a list with one each.
 
     Raises:
         TypeError: a name that is no option's.
@@ -86,7 +86,9 @@ def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = F
 
 
 def per_request(name: str, value: Any, requests: int) -> list[Any]:
-    """A value for each request: the same, or one each from a list; of values that are lists, from a list of lists."""
+    """Returns a value for each request: the same, or one each from a list; of values that are lists, from a list of
+    lists.
+    """
     listed = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
         return [listed] * requests
@@ -100,7 +102,9 @@ def per_request(name: str, value: Any, requests: int) -> list[Any]:
 
 
 def mode_of(options: Iterable[Options]) -> Sampling:
-    """What has to be compiled so that requests with these options can share a batch, and any of them be alone in it."""
+    """Returns the mode to compile so that requests with these options can share a batch, and any of them be alone in
+    it.
+    """
     modes = list(dict.fromkeys(one.mode for one in options))
     if len(modes) == 1:
         return modes[0]
@@ -108,14 +112,14 @@ def mode_of(options: Iterable[Options]) -> Sampling:
 
 
 def joint_mode(modes: Sequence[Sampling]) -> Sampling:
-    """What has to be compiled for rows of these modes together: no more than some row asks for."""
+    """Returns the mode to compile for rows of these modes together: no more than some row asks for."""
     flags = {name: any(getattr(mode, name) for mode in modes) for name in ("sampled", "filtered", "top_k", "top_p")}
     structured, logprobs = any(mode.structured for mode in modes), max((mode.logprobs for mode in modes), default=0)
     return Sampling(**flags, logprobs=logprobs, structured=structured, mixed=False)
 
 
 def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:
-    """How the rows of a batch draw: each with its own options, seed and number of answer."""
+    """Returns how the rows of a batch draw: each with its own options, seed and number of answer."""
 
     def column(name: str) -> np.ndarray:
         return np.array([getattr(one, name) for one in options], np.float32)
@@ -130,7 +134,7 @@ def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Seque
 
 
 def stop_strings(stop: str | Sequence[str] | None, tokenizer: Any) -> tuple[str, ...]:
-    """One stop string, several, or none."""
+    """Returns one stop string, several, or none."""
     several = isinstance(stop, Sequence) and not isinstance(stop, (str, bytes))
     if stop is not None and not isinstance(stop, str) and not several:
         raise ValueError(f"stop={stop!r}; expected text, or a list of texts")
@@ -142,16 +146,16 @@ def stop_strings(stop: str | Sequence[str] | None, tokenizer: Any) -> tuple[str,
 
 
 def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
-    """A seed for each prompt: one for all of them, or one each."""
+    """Returns a seed for each prompt: one for all of them, or one each."""
     seeds = per_request("seed", seed, prompts)
     for value in seeds:
-        if not is_whole(value) or not 0 <= value < 2**63:
+        if not is_whole_number(value) or not 0 <= value < 2**63:
             raise ValueError(f"seed={reprlib.repr(value)}; expected a whole number from 0 to 2**63 - 1")
     return [int(value) for value in seeds]
 
 
 def sample_number(number: Any) -> int:
-    """The number of an answer among several of one prompt and seed, from 0."""
-    if whole("sample", number, 0) >= MOST_SAMPLES:
+    """Returns the number of an answer among several of one prompt and seed, from 0."""
+    if whole_number("sample", number, 0) >= MOST_SAMPLES:
         raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
     return int(number)

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from eagle_jax.checks import finite, is_whole, whole
+from eagle_jax.checks import finite, is_whole_number, whole_number
 from eagle_jax.structured import row_automaton
 from eagle_jax.structured.table_sizes import Words
 
@@ -91,20 +91,20 @@ class LogitsOptions:
             ValueError: there are several forms, or the answer may not end where it is complete.
         """
         named = [(name, getattr(self, name)) for name in row_automaton.FORMS]
-        given = [row_automaton.Form(name, value) for name, value in named if value is not None]
-        if len(given) > 1:
-            raise ValueError(f"{given[0].name} and {given[1].name} both give the form of the answer; give one of them")
-        if given and self.ignore_eos:
+        forms = [row_automaton.Form(name, value) for name, value in named if value is not None]
+        if len(forms) > 1:
+            raise ValueError(f"{forms[0].name} and {forms[1].name} both give the form of the answer; give one of them")
+        if forms and self.ignore_eos:
             raise ValueError(
-                f"ignore_eos beside {given[0].name}: an answer ends when it is complete; leave one of them out"
+                f"ignore_eos beside {forms[0].name}: an answer ends when it is complete; leave one of them out"
             )
-        if (any(self.form_between) or self.form_reasoning or self.call_schema is not None) and not given:
+        if (any(self.form_between) or self.form_reasoning or self.call_schema is not None) and not forms:
             raise ValueError(
                 "form_between, form_reasoning and call_schema go with a form of the answer; give one, or leave them out"
             )
         call = None if self.call_schema is None else row_automaton.Form("json_schema", self.call_schema)
         more: dict[str, Any] = dict(between=self.form_between, call=call, reasoning=self.form_reasoning)
-        return dataclasses.replace(given[0], **more) if given else None
+        return dataclasses.replace(forms[0], **more) if forms else None
 
     @functools.cached_property
     def changes_logits(self) -> bool:
@@ -117,13 +117,15 @@ class LogitsOptions:
 
 
 def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one request, those of `Processing` checked and hashable; without those that are None.
+    """Returns the values of one request, those of `Processing` checked and hashable; without those that are None.
 
     Raises:
         ValueError: one is out of its range, or of another kind.
     """
-    own = {name: _CHECKS[name](name, value) for name, value in values.items() if name in _CHECKS and value is not None}
-    return {name: value for name, value in values.items() if name not in _CHECKS} | own
+    checked = {
+        name: _CHECKS[name](name, value) for name, value in values.items() if name in _CHECKS and value is not None
+    }
+    return {name: value for name, value in values.items() if name not in _CHECKS} | checked
 
 
 def _repetition(name: str, value: Any) -> float:
@@ -140,7 +142,7 @@ def _penalty(name: str, value: Any) -> float:
 
 
 def _min_tokens(name: str, value: Any) -> int:
-    if whole(name, value, 0) > LARGEST_MIN:
+    if whole_number(name, value, 0) > LARGEST_MIN:
         raise ValueError(f"{name}={value}; expected a whole number from 0 to {LARGEST_MIN}")
     return int(value)
 
@@ -159,7 +161,7 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     biases: dict[int, float] = {}
     for key, bias in pairs.items():
         id_ = int(key) if isinstance(key, str) and key.isdecimal() else key  # keys of JSON's objects are text
-        if not is_whole(id_) or id_ < 0:
+        if not is_whole_number(id_) or id_ < 0:
             raise ValueError(f"{name} has the key {key!r}; expected a token id")
         if int(id_) in biases:
             raise ValueError(f"{name} has the token id {id_} twice; expected each once")
@@ -175,7 +177,7 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, (Sequence, Set)):
         raise ValueError(f"{name}={ids!r}; expected a list of token ids")
     for id_ in ids:
-        if not is_whole(id_) or id_ < 0:
+        if not is_whole_number(id_) or id_ < 0:
             raise ValueError(f"{name} has {id_!r}; expected token ids, which are whole numbers from 0")
     return tuple(int(id_) for id_ in ids)
 
@@ -214,8 +216,8 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 
 
 def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words:
-    """The token sequences that spell each word at the beginning of a text and after a space. Those with a token beyond
-    the vocabulary, which is never drawn, are left out.
+    """Returns the token sequences that spell each word at the beginning of a text and after a space. Those with a token
+    beyond the vocabulary, which is never drawn, are left out.
 
     Raises:
         ValueError: there are words and no tokenizer, or one that spells a word with no token.

@@ -51,7 +51,7 @@ class Request:
 
 
 DUMMY_OPTIONS = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
-DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # of a row that nobody uses
+DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # of an unused row
 WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))
 
 
@@ -63,7 +63,7 @@ class PartialOutput:
         token_ids: its tokens.
         committed_at_step: the step that committed each token, counted from 1; 0 for the first, which prefill draws.
         logprobs: of each token; None unless asked for.
-        top_logprobs: the likeliest tokens in the place of each, with their log-probabilities; None unless asked for.
+        top_logprobs: the likeliest tokens at each position, with their log-probabilities; None unless asked for.
         trees: the last draft tree before each poll by its step, from a drafter that records them.
         seconds: spent on steps until the last poll.
     """
@@ -76,7 +76,7 @@ class PartialOutput:
     seconds: float = 0.0
 
     def first(self, tokens: int) -> "PartialOutput":
-        """The first `tokens` tokens."""
+        """Returns the first `tokens` tokens."""
         return dataclasses.replace(
             self,
             token_ids=self.token_ids[:tokens],
@@ -92,7 +92,7 @@ NO_OUTPUT = PartialOutput([], [], None)
 def requests_for(
     model: Model, prompts: list[Any], options: list[Options], seeds: list[int], samples: int = 1
 ) -> list[Request]:
-    """A request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
+    """Returns a request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
 
     A stop string that is the name of a special token, which has no text to be found in, ends the answer at that token.
 
@@ -128,19 +128,20 @@ def requests_for(
 
 
 def with_form(model: Model, request: Request, stopping: threading.Event | None = None) -> Request:
-    """The request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
+    """Returns the request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
     if request.options.form is None:
         return request
     vocab_size = model.target.config.vocab_size
     begins_text = model.tokenizer is not None and not has_text(model.tokenizer, request.prompt)
-    made = make_automaton(
+    automaton = make_automaton(
         request.options.form, model.tokenizer, vocab_size, model.stop_ids, stopping, begins_text=begins_text
     )
-    return dataclasses.replace(request, structured=made)
+    return dataclasses.replace(request, structured=automaton)
 
 
 def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:
-    """The request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be as long as that.
+    """Returns the request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be as long as
+    that.
 
     Raises:
         TooLong: they would have more.

@@ -27,7 +27,7 @@ class BudgetUse:
 
 
 def sum_spent(parts: Iterable[BudgetUse]) -> list[BudgetUse]:
-    """What was spent together, by size, the smallest trees first."""
+    """Sums the uses of budgets by size, the smallest trees first."""
     sums: dict[int, BudgetUse] = {}
     for one in parts:
         had = sums.get(one.nodes, BudgetUse(one.nodes, 0, 0, 0.0))
@@ -76,13 +76,13 @@ class Stats:
 class PromptLogprobs:
     """What the target thinks of a text that is there already: a value for each of its tokens.
 
-    The first token, which nothing comes before, has None in the place of each value.
+    The first token, which nothing comes before, has None for each value.
 
     Attributes:
         token_ids: the tokens.
         logprobs: log softmax(logits)[token] of each, as `Result.logprobs` are.
         ranks: 1 for the likeliest token in its place, 2 for the next, ...
-        top_logprobs: in the place of each token the likeliest ones, best first, with their log-probabilities; None
+        top_logprobs: the likeliest tokens at each position, best first, with their log-probabilities; None
             unless asked for.
     """
 
@@ -104,7 +104,7 @@ class Result:
         logprobs: log softmax(logits)[token] of each token, whatever the temperature; None unless asked for.
         prompt_tokens: tokens of the prompt.
         stats: how it was made.
-        top_logprobs: in the place of each token the likeliest ones, best first, with their log-probabilities as above;
+        top_logprobs: the likeliest tokens at each position, best first, with their log-probabilities as above;
             None unless asked for.
         prompt_logprobs: the prompt's own, of a request to `Engine.submit_scores`, whose answer is empty; else None.
     """
@@ -156,7 +156,7 @@ class Chunk:
         logprobs: of the new tokens; None unless asked for.
         seconds: from the first token to the poll that found these, as `Stats.decode_seconds` counts them.
         step: the draft tree of the step that the last of them came with, from an engine that records trees.
-        top_logprobs: the likeliest tokens in the place of the new ones; None unless asked for.
+        top_logprobs: the likeliest tokens at the new positions; None unless asked for.
     """
 
     index: int
@@ -171,7 +171,9 @@ class Chunk:
 
 
 def without_nan(value: Any) -> Any:
-    """Dicts, lists and numbers with None for what JSON has no number for: the speed of an answer of one token."""
+    """Returns dicts, lists and numbers with None for what JSON has no number for: the speed of an answer of one
+    token.
+    """
     if isinstance(value, dict):
         return {key: without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -19,12 +19,12 @@ class TextStreamer:
     def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]):
         self._index, self._stop = index, stop
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
-        self._held = ""  # whole characters that may begin a stop string
+        self._pending = ""  # whole characters that may begin a stop string
         self._length, self._tokens = 0, 0  # what was given
         self.finished = False
 
     def chunks(self, output: PartialOutput, result: Result | None, *, by_step: bool = False) -> Iterator[Chunk]:
-        """What is new, in one chunk or, `by_step`, in one for each step; none if nothing is."""
+        """Yields the new output in one chunk, or `by_step` in one for each step; nothing if there is none."""
         self.finished = result is not None
         sizes = [size for _, size in _by_step(output.committed_at_step[self._tokens :])] if by_step else []
         for size in sizes[:-1]:
@@ -34,9 +34,9 @@ class TextStreamer:
     def _until(self, output: PartialOutput, end: int, result: Result | None) -> Iterator[Chunk]:
         new = slice(self._tokens, end)
         if result is None:
-            self._held += self._detokenizer.extend(output.token_ids[new])
-            piece = settled(self._held, self._stop)
-            self._held = self._held[len(piece) :]
+            self._pending += self._detokenizer.extend(output.token_ids[new])
+            piece = settled(self._pending, self._stop)
+            self._pending = self._pending[len(piece) :]
         else:
             piece = result.text[self._length :]
         self._length, self._tokens = self._length + len(piece), end
@@ -55,6 +55,6 @@ class TextStreamer:
 
 
 def _by_step(committed_at_step: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Steps, with the number of tokens that each committed; step 0 is prefill."""
+    """Yields steps, with the number of tokens that each committed; step 0 is prefill."""
     for step, tokens in itertools.groupby(committed_at_step):
         yield step, len(list(tokens))

@@ -92,7 +92,7 @@ class Ticket:
                     raise TimeoutError(f"no answer after {timeout} seconds; it goes on, cancel() ends it")
 
     async def aresult(self) -> Result:
-        """`result` for asyncio."""
+        """Returns `result` for asyncio."""
         changed = asyncio.Event()
         with self.waking(_soon(changed)):
             while True:
@@ -103,7 +103,7 @@ class Ticket:
                 await changed.wait()
 
     def _settled(self) -> Result | None:
-        """The answer if it is complete; raises what ended it instead."""
+        """Returns the answer if it is complete; raises what ended it instead."""
         _, result, error = self.news
         if error is not None:
             raise error
@@ -127,11 +127,11 @@ class Ticket:
                 self._wakers.remove(waker)
 
     def begin(self) -> None:
-        """Called by the engine when the request leaves the queue."""
+        """Is called by the engine when the request leaves the queue."""
         self.waited = time.perf_counter() - self.request.submitted
 
     def update(self, output: PartialOutput, result: Result | None = None, error: EngineError | None = None) -> None:
-        """Called by the engine with all there is of the answer."""
+        """Is called by the engine with all there is of the answer."""
         now = time.perf_counter() - self.request.submitted
         if self.to_first is None and output.token_ids:
             self.to_first = now
@@ -165,7 +165,7 @@ def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chun
 
 
 async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
-    """`chunks` for asyncio."""
+    """Returns `chunks` for asyncio."""
     changed, reader = asyncio.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:

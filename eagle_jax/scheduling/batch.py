@@ -134,11 +134,11 @@ class Batch:
 
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
-        steps, seconds, asked = int(self.state.steps), 0.0, [row.request for row in self.rows if not row.done]
+        steps, seconds, active = int(self.state.steps), 0.0, [row.request for row in self.rows if not row.done]
         for size, drafter in self._measured.by_load.entries:
             places = [*range(size)]
             seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
-            seconds += sum(self._advance(steps, size, places, drafter, mode)[0] for mode in self._modes.to_warm(asked))
+            seconds += sum(self._advance(steps, size, places, drafter, mode)[0] for mode in self._modes.to_warm(active))
         seconds += self._logits_tables.warm_up()
         nothing = [0] * len(self.state.done)
         for top in (None, self.state.top):
@@ -197,7 +197,9 @@ class Batch:
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
 
     def _fetch(self, length: np.ndarray) -> list[Columns]:
-        """What the host does not have of each row, of which `length` tokens are committed; nothing of complete ones."""
+        """Fetches the columns that the host lacks of each row, of which `length` tokens are committed; none of complete
+        rows.
+        """
         running = [row for row in self.rows if not row.done]
         top = self.state.top if any(row.request.options.top_logprobs for row in running) else None
         end = (length + 1).tolist()
@@ -237,15 +239,15 @@ class Batch:
         """
         inputs = self._inputs(self._params_for(places), self.state, drafter, until, enough, places)
         if mode is None:
-            asked = [row.request for row in self.rows if not row.done]
-            mode = self._modes.choose(asked, self._logits_tables.sizes, self.preparation)
+            active = [row.request for row in self.rows if not row.done]
+            mode = self._modes.choose(active, self._logits_tables.sizes, self.preparation)
         self.state, compiling, seconds = _timed(compiled_advance(), *inputs, **self._static(mode))
         return compiling, seconds
 
     def _inputs(
         self, params: BatchParams, state: DecodeState, drafter: Drafter, until: int, enough: int, places: list[int]
     ) -> tuple[Any, ...]:
-        """Arguments of `compiled_advance`."""
+        """Returns the arguments of `compiled_advance`."""
         others = [state, np.array(until, np.int32), np.array(enough, np.int32)]
         if len(places) < len(state.done):
             others.append(np.array(places, np.int32))
@@ -261,7 +263,7 @@ class Batch:
         return {"mode": mode, "sharding": self.model.sharding}
 
     def _keyed(self, params: BatchParams, *others: Any) -> tuple[Any, ...]:
-        """Arguments whose shapes follow from a few numbers: on one device, beside the same models."""
+        """Returns arguments whose shapes follow from a few numbers: on one device, with the same models."""
         if self.model.sharding is not None:
             return params, *others
         processor = params.processor
@@ -270,8 +272,8 @@ class Batch:
         return (programs.KeyedArgs(key, (params, *others)),)
 
     def _params_for(self, places: list[int]) -> BatchParams:
-        """The parameters, with what the rows at `places` that go on ask of their logits; only the program that does it
-        takes it.
+        """Returns the parameters, with what the rows at `places` that go on ask of their logits; only the program that
+        does it takes it.
         """
         rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
@@ -279,7 +281,7 @@ class Batch:
         return dataclasses.replace(self.params, processor=self._logits_tables.of(padded, self.tables))
 
     def _empty(self) -> Running:
-        """Rows that are done before they begin."""
+        """Returns rows that are done before they begin."""
         params, tokens = batch_inputs(self.model, self.drafter, [row.request for row in self.rows], self.shape)
         state, _ = programs.call(
             compiled_empty_state(),
@@ -292,7 +294,7 @@ class Batch:
 
 
 def _timed(function: Any, *args: Any, **static: Any) -> tuple[DecodeState, float, float]:
-    """A state, and the seconds that compiling and running took."""
+    """Returns a state, and the seconds that compiling and running took."""
     start = time.perf_counter()
     state, compiling = programs.call(function, *args, **static)
     jax.block_until_ready(state.length)

@@ -23,8 +23,8 @@ T = TypeVar("T")
 def batch_inputs(
     model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape, tables: Sequence[TableSizes] = ()
 ) -> tuple[BatchParams, jax.Array | np.ndarray]:
-    """Parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a program
-    takes those in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
+    """Returns parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a
+    program takes those in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
     """
     rows = rows_for(model, len(requests))
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
@@ -55,17 +55,17 @@ def batch_inputs(
 def processor_for(
     model: Model, requests: Sequence[Request], rows: int, tables: Sequence[TableSizes]
 ) -> LogitsParams | None:
-    """What requests ask of their logits, on the host, padded to `rows`; None if nothing."""
+    """Returns the logits parameters of requests, on the host, padded to `rows`; None if no request has any."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    asked = [(one.options, one.bad_words, one.automaton) for one in padded]
-    return processor_of(asked, model.target.config.vocab_size, tables)
+    logits_rows = [(one.options, one.bad_words, one.automaton) for one in padded]
+    return processor_of(logits_rows, model.target.config.vocab_size, tables)
 
 
 def sharded_arrays(model: Model, tree: T) -> T:
-    """Arrays of a batch, over the model's devices."""
+    """Returns the arrays of a batch, over the model's devices."""
     return tree if model.sharding is None else model.sharding.put(tree, model.sharding.state)
 
 
 def placed(model: Model, tree: T) -> T:
-    """Arrays that many calls take, on the model's devices."""
+    """Returns arrays that many calls take, on the model's devices."""
     return jax.device_put(tree) if model.sharding is None else sharded_arrays(model, tree)

@@ -9,9 +9,9 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.requests.options import mode_of, options_for, seeds_for
 from eagle_jax.requests.request import Request, fitted, requests_for
-from eagle_jax.scheduling.sizes import chunk_tokens, slots_beside
+from eagle_jax.scheduling.sizes import chunk_tokens, slots_for_tree
 
-OWN_STOP_IDS = 8  # that a request to an engine may have beside the model's
+OWN_STOP_IDS = 8  # that a request to an engine may have besides the model's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class BatchShape:
 
 
 def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows: int) -> BatchShape:
-    """The shape of a batch that holds any `rows` of these requests at a time."""
+    """Returns the shape of a batch that holds any `rows` of these requests at a time."""
     return BatchShape(
         rows=rows,
         slots=slots_for(model, drafter, requests),
@@ -45,7 +45,7 @@ def shape_for(model: Model, drafter: Drafter, requests: Sequence[Request], rows:
 
 
 def shape_for_any(model: Model, rows: int, slots: int) -> BatchShape:
-    """The shape of a batch that holds any `rows` requests at a time."""
+    """Returns the shape of a batch that holds any `rows` requests at a time."""
     return BatchShape(
         rows=rows,
         slots=slots,
@@ -56,26 +56,26 @@ def shape_for_any(model: Model, rows: int, slots: int) -> BatchShape:
 
 
 def slots_for(model: Model, drafter: Drafter, requests: Sequence[Request]) -> int:
-    """Cache slots for the longest of the requests."""
+    """Returns the number of cache slots for the longest of the requests."""
     longest_prompt = max(len(request.prompt) for request in requests)
     return slots_to_hold(drafter, longest_prompt, max(token_limit(model, request) for request in requests))
 
 
 def slots_to_hold(drafter: Drafter, prompt: int, tokens: int) -> int:
-    """Cache slots for prompts of up to `prompt` tokens, `tokens` together with their answers."""
-    return slots_beside(drafter.shape.depth, prompt, tokens, chunk_tokens())
+    """Returns the number of cache slots for prompts of up to `prompt` tokens, `tokens` together with their answers."""
+    return slots_for_tree(drafter.shape.depth, prompt, tokens, chunk_tokens())
 
 
 def stop_ids(model: Model, request: Request) -> tuple[int, ...]:
-    """Tokens that end a request's answer."""
-    own = () if request.options.ignore_eos else model.stop_ids
-    return (*own, *(id_ for id_ in dict.fromkeys(request.options.stop_token_ids) if id_ not in own))
+    """Returns tokens that end a request's answer."""
+    model_ids = () if request.options.ignore_eos else model.stop_ids
+    return (*model_ids, *(id_ for id_ in dict.fromkeys(request.options.stop_token_ids) if id_ not in model_ids))
 
 
 def requests_that_fit(
     model: Model, prompts: Sequence[Any], max_new_tokens: int | None, seed: Any, max_tokens: int, **values: Any
 ) -> list[Request]:
-    """Requests for answers of `max_new_tokens` at most, or as long as there is room in `max_tokens`."""
+    """Returns requests for answers of `max_new_tokens` at most, or as long as there is room in `max_tokens`."""
     longest = 1 if max_new_tokens is None else max_new_tokens
     options = options_for(len(prompts), max_new_tokens=longest, **values)
     requests = requests_for(model, list(prompts), options, seeds_for(seed, len(prompts)))
@@ -94,5 +94,5 @@ def refuse_many_stop_ids(model: Model, request: Request) -> None:
 
 
 def token_limit(model: Model, request: Request) -> int:
-    """Tokens of prompt and answer together at which an answer ends."""
+    """Returns the number of tokens of prompt and answer together at which an answer ends."""
     return min(len(request.prompt) + request.options.max_new_tokens, model.context)

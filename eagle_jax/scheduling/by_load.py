@@ -36,7 +36,7 @@ class ByLoad:
         return max(*unread, *(drafter.shape.depth + 1 for drafter in drafters), 1)
 
     def __str__(self) -> str:
-        """What is drafted, in words."""
+        """Describes the drafts in words."""
         trees: list[tuple[int, int]] = []  # nodes, and the most rows that have trees of that size
         for rows, drafter in sorted(self._expected.items()):
             nodes = drafter.shape.nodes
@@ -48,12 +48,14 @@ class ByLoad:
         return f"trees by answers at a time ({', '.join(parts)}{changes})"
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
-        """Rows of the smallest step that so many take part in, and the drafter expected to be fastest for it."""
+        """Returns the rows of the smallest step that holds this number of requests, and the drafter expected to be
+        fastest for it.
+        """
         size = self.rows_for(running)
         return size, self._expected[size]
 
     def rows_for(self, running: int) -> int:
-        """Rows of the smallest step that so many take part in."""
+        """Returns the number of rows of the smallest step that holds this number of requests."""
         return next((rows for rows, _ in self.entries if rows >= running), self.entries[-1][0])
 
     @property
@@ -63,10 +65,10 @@ class ByLoad:
 
 
 def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, always: bool = False) -> ByLoad:
-    """The drafters that were chosen for a batch of `rows` rows and for fewer of them.
+    """Returns the drafters that were chosen for a batch of `rows` rows and for fewer of them.
 
     Where a tree pays for few rows and none for many, the many decode plainly and the drafter reads along. With
-    `tree="auto"` there is plain decoding beside each tree, and a small tree for few rows on a CPU. All rows take
+    `tree="auto"` there is plain decoding besides each tree, and a small tree for few rows on a CPU. All rows take
     part in every step where they lie in fixed places, over several devices, and with a target of a caller's own, which
     need not know of rows of a cache.
 
@@ -87,13 +89,13 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
 
 
 def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -> list[Drafter]:
-    """The drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
+    """Returns the drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
     expected = choice.for_batch(rows, slots)
     return [expected, *choice.others(rows, expected)] if some_rows else [expected]
 
 
 def _sizes(most: int) -> list[int]:
-    """Numbers of rows that steps are compiled for."""
+    """Returns numbers of rows that steps are compiled for."""
     sizes = [1]
     while sizes[-1] < most:
         sizes.append(min(most, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))

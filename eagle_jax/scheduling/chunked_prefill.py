@@ -1,4 +1,4 @@
-"""Prefill of one request chunk by chunk, beside a batch that goes on decoding in between."""
+"""Prefill of one request chunk by chunk, while a batch goes on decoding in between."""
 
 import dataclasses
 import functools
@@ -79,8 +79,16 @@ class ChunkedPrefill:
     def insert(self, place: int) -> None:
         """Draws the first token and takes a free place of the batch."""
         batch, at = self._batch, jnp.asarray(place, jnp.int32)
-        whole = jnp.asarray(place in batch.failed_places)
-        inputs = ((batch.params, batch.state), at, whole, *self._inputs()[:2], self._asked, self._tokens, self._reading)
+        copies_all = jnp.asarray(place in batch.failed_places)
+        inputs = (
+            (batch.params, batch.state),
+            at,
+            copies_all,
+            *self._inputs()[:2],
+            self._asked,
+            self._tokens,
+            self._reading,
+        )
         batch.params, batch.state = self._timed(_compiled_first_token(), *inputs, **self._first_static)
         batch.failed_places.discard(place)
         batch.rows[place] = self._row
@@ -96,8 +104,8 @@ class ChunkedPrefill:
         models, tokens, at = self._inputs()[:2], self._tokens, (jnp.zeros((), jnp.int32), jnp.asarray(False))
 
         def compile_program() -> None:
-            asked, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
-            programs.ready(_compiled_first_token(), running, *at, *models, asked, tokens, reading, **static)
+            params, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
+            programs.ready(_compiled_first_token(), running, *at, *models, params, tokens, reading, **static)
 
         return compile_program
 
@@ -107,7 +115,7 @@ class ChunkedPrefill:
         return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
 
     def _begin(self) -> PrefillState:
-        """Caches in which nothing is read: those of an earlier prompt, or new ones."""
+        """Returns caches in which nothing is read: those of an earlier prompt, or new ones."""
         batch, sharding = self._batch, self._batch.model.sharding
         spare, batch.spare = batch.spare, None
         if spare is None:
@@ -129,7 +137,7 @@ class ChunkedPrefill:
 def _first_token(
     batch: Running,
     place: Int[Array, ""],
-    whole: Bool[Array, ""],
+    copies_all: Bool[Array, ""],
     target: Target,
     drafter: Drafter,
     params: BatchParams,
@@ -140,13 +148,13 @@ def _first_token(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> Running:
-    """The batch with a request inserted whose prompt is read; `whole` as in `insert_one`."""
+    """Returns the batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
     state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
-    return insert_one(batch, (params, state), place, whole)
+    return insert_one(batch, (params, state), place, copies_all)
 
 
 @functools.cache
 def _compiled_first_token() -> Any:
-    """`_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
+    """Returns `_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
     static = ("mode", "logprobs", "sharding")
     return jax.jit(sharded(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())

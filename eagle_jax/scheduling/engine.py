@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.converters.errors import in_a_line
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
@@ -79,10 +79,16 @@ class Engine:
         record: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ):
-        self.max_tokens = min(model.context, LONGEST if max_tokens is None else whole("max_tokens", max_tokens, 2))
-        self.max_queue, steps, rows = whole("max_queue", max_queue, 1), whole("steps", steps, 1), whole("rows", rows, 1)
+        self.max_tokens = min(
+            model.context, LONGEST if max_tokens is None else whole_number("max_tokens", max_tokens, 2)
+        )
+        self.max_queue, steps, rows = (
+            whole_number("max_queue", max_queue, 1),
+            whole_number("steps", steps, 1),
+            whole_number("rows", rows, 1),
+        )
         self.model, self._choice = model, choose(model, drafter, tree)
-        sizes = rows, self.max_tokens, steps, whole("prefix_cache_bytes", prefix_cache_bytes, 0)
+        sizes = rows, self.max_tokens, steps, whole_number("prefix_cache_bytes", prefix_cache_bytes, 0)
         self.by_load, self._scheduler = scheduler_for_any(model, self._choice, *sizes, record=record)
         self.drafter = self._scheduler.drafter
         self._scheduler.warm_up()
@@ -126,7 +132,8 @@ class Engine:
             prompts: each is text, chat messages or token ids.
             max_new_tokens: longest answer, in tokens; None is what the engine has room for. The rest is as in
                 `generate`, with at most 8 `stop_token_ids`.
-            cache_salt: prompts with another one share nothing that was read, so that no time tells what others asked.
+            cache_salt: prompts with different salts share no cached prefix, so that response times reveal nothing about
+                other prompts.
 
         Raises:
             ValueError, TypeError: as `generate` does; also when a prompt and its answer need more than `max_tokens`.
@@ -151,11 +158,13 @@ class Engine:
         return self._enqueue(self._scoring.waiting, tickets)
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
-        """Tokens that an answer may have here: `max_new_tokens`, or all that there is room for; raises as `encode`."""
+        """Returns the number of tokens that an answer may have here: `max_new_tokens`, or all that there is room for;
+        raises as `encode`.
+        """
         return self.intake.room_for(prompt, max_new_tokens)
 
     def encode(self, prompt: Any) -> list[int]:
-        """Token ids of a prompt; raises what `submit_all` raises of it."""
+        """Returns the token ids of a prompt; raises what `submit_all` raises of it."""
         return self.intake.encode(prompt)
 
     @property
@@ -170,7 +179,9 @@ class Engine:
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     def findings(self) -> list[Budget]:
-        """What was fastest so far, for `budgets.keep`; nothing where it is not known yet, or a tree was asked for."""
+        """Returns the fastest trees so far, for `budgets.keep`; empty where none is known yet, or a tree was asked
+        for.
+        """
         measured = self._scheduler.measured
         return [] if measured is None else measured.findings(self._choice, self._scheduler.shape.slots)
 
@@ -236,7 +247,7 @@ class Engine:
                 for event in self._scheduler.step():
                     self._report(event)
                 self._scoring.step(idle=not self._running)
-            except Exception as error:  # whatever it is, those who wait for an answer have to hear of it
+            except Exception as error:  # whatever it is, it is reported to those who wait for an answer
                 self._recover(error)
 
     def _has_work(self) -> bool:

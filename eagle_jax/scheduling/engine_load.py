@@ -33,5 +33,5 @@ class Pace:
         self._seconds += 0.1 * (seconds - self._seconds)
 
     def load(self, rows: int, busy: int, waiting: int, prefix_bytes: int) -> Load:
-        """The load, with a guess of the wait."""
+        """Returns the load, with a guess of the wait."""
         return Load(rows, busy, waiting, self._seconds * (waiting + 1) / rows, prefix_bytes)

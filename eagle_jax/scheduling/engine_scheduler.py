@@ -8,7 +8,7 @@ from eagle_jax.scheduling.measured import Measured
 from eagle_jax.scheduling.modes import for_any_request
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.scheduling.scheduler import Scheduler
-from eagle_jax.scheduling.sizes import chunk_tokens, slots_beside
+from eagle_jax.scheduling.sizes import chunk_tokens, slots_for_tree
 
 PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get their next steps
 
@@ -16,14 +16,14 @@ PREFILL_TOKENS = 256  # prompt tokens that are read before running answers get t
 def scheduler_for_any(
     model: Model, choice: Choice, rows: int, max_tokens: int, steps: int, prefix_cache_bytes: int, *, record: bool
 ) -> tuple[ByLoad, Scheduler]:
-    """The drafters by load, and a scheduler with the deepest of them.
+    """Returns the drafters by load, and a scheduler with the deepest of them.
 
     Args:
         choice: what `choose` gives; the rest is as in `Engine`.
     """
     sizes = max_tokens - 1, max_tokens, chunk_tokens()
-    drafters = by_load(choice, rows, steps, slots_beside(0, *sizes), always=record)
-    shape = shape_for_any(model, rows, slots_beside(drafters.most_rows - 1, *sizes))
+    drafters = by_load(choice, rows, steps, slots_for_tree(0, *sizes), always=record)
+    shape = shape_for_any(model, rows, slots_for_tree(drafters.most_rows - 1, *sizes))
     return drafters, Scheduler(
         model,
         Recorder(drafters.deepest) if record else drafters.deepest,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 from eagle_jax.chat.prompts import split
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.registry import Choice, choose
@@ -61,7 +61,7 @@ def generate(
             chain, `(6, 0.8)`, the parents of a tree's nodes, `[-1, 0, 0, 1, ...]`, or a policy of
             `eagle_jax.decoding.policy`.
         logprobs: report each token's log-probability.
-        top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token; one number for
+        top_logprobs: how many of the likeliest tokens to report at each position, 20 at most; one number for
             all prompts or a list with one for each.
         num_samples: answers to each prompt; the first is the one that a single answer would be.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
@@ -84,7 +84,7 @@ def generate(
         True
     """
     items, many = split(prompts)
-    num_samples = whole("num_samples", num_samples, 1)
+    num_samples = whole_number("num_samples", num_samples, 1)
     if progress is not None and not callable(progress):
         raise TypeError(
             f"progress={progress!r} cannot be called; expected a function of (answers done, answers in all)"
@@ -144,10 +144,10 @@ def stream(
         steps: steps between two polls of the answers.
 
     Yields:
-        `Chunk`s: `index` tells which of several prompts is answered; the last one of each carries the `Result`.
+        `Chunk`s: `index` is the number of the prompt that is answered; the last one of each carries the `Result`.
     """
     items, _ = split(prompts)
-    steps = whole("steps", steps, 1)
+    steps = whole_number("steps", steps, 1)
     requests, events = _begin(
         model,
         items,
@@ -188,10 +188,10 @@ def _begin(
     """Checks everything, and returns the requests with the events of their answers, which nothing computes yet."""
     stops = stop_strings(stop, model.tokenizer)
     by_prompt = options_for(len(prompts), stop=stops, **options)
-    rows = rows_of(model) if batch_size is None else whole("batch_size", batch_size, 1)
+    rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
     choice = choose(model, drafter, tree)
-    asked = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
-    requests = [with_form(model, request) for request in asked]
+    unformed = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
+    requests = [with_form(model, request) for request in unformed]
 
     def drafter_of(first: Sequence[Request]) -> Drafter:
         return drafter_for_requests(choice, first)
@@ -200,7 +200,7 @@ def _begin(
 
 
 def drafter_for_requests(choice: Choice, requests: Sequence[Request]) -> Drafter:
-    """The chosen drafter, with a tree that suits a batch of these requests."""
+    """Returns the chosen drafter, with a tree that suits a batch of these requests."""
     model = choice.model
     prompts = sum(len(request.prompt) for request in requests)
     ratio = prompts / sum(request.options.max_new_tokens for request in requests)

@@ -42,7 +42,7 @@ class GrowingOutput:
 
     Args:
         logprobs: whether log-probabilities are kept.
-        top_logprobs: how many likely tokens are kept in the place of each token.
+        top_logprobs: how many likely tokens are kept at each position.
     """
 
     def __init__(self, *, logprobs: bool, top_logprobs: int):
@@ -68,7 +68,7 @@ class GrowingOutput:
             self._trees[self._committed_at_step[-1]] = tree
 
     def output(self, seconds: float) -> PartialOutput:
-        """The answer as it is now."""
+        """Returns the answer as it is now."""
 
         def so_far(items: list[Any] | None) -> Any:
             return None if items is None else Prefix(items, len(self))
@@ -86,6 +86,6 @@ class GrowingOutput:
 def pairs_of(
     ids: Int[np.ndarray, "t k"], logprobs: Float[np.ndarray, "t k"], count: int
 ) -> list[list[tuple[int, float]]]:
-    """The `count` likeliest tokens in each of t places, with their log-probabilities."""
+    """Returns the `count` likeliest tokens in each of t places, with their log-probabilities."""
     columns = ids[:, :count].tolist(), logprobs[:, :count].tolist()
     return [list(zip(*place, strict=True)) for place in zip(*columns, strict=True)]

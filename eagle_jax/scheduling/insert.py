@@ -19,7 +19,7 @@ BLOCK = 256  # slots of a cache that are copied at a time
 
 
 def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: Sharding | None = None) -> Running:
-    """`batch` with the rows of `new` at `places`; of several rows for one place the first counts.
+    """Returns `batch` with the rows of `new` at `places`; of several rows for one place the first counts.
 
     The number of steps is kept as it is.
     """
@@ -34,11 +34,12 @@ def insert(batch: Running, new: Running, places: Int[Array, " n"], *, sharding: 
     return jax.lax.fori_loop(0, len(places), put_row, batch)
 
 
-def insert_one(batch: Running, new: Running, place: Int[Array, ""], whole: Bool[Array, ""]) -> Running:
-    """`batch` with the only row of `new` at `place`. Of its caches only what was read is copied, in blocks.
+def insert_one(batch: Running, new: Running, place: Int[Array, ""], copies_all: Bool[Array, ""]) -> Running:
+    """Returns `batch` with the only row of `new` at `place`. Of its caches only what was read is copied, in blocks.
 
     Args:
-        whole: copies caches to their end: a request that failed may have left NaN, which masks do not hide everywhere.
+        copies_all: copies caches to their end: a failed request may have left NaN there, which masks do not hide
+            everywhere.
     """
     new_params, new_state = _without_counts(new, batch)
     row, slots = jnp.zeros((), jnp.int32), new_state.cache.slots
@@ -49,7 +50,7 @@ def insert_one(batch: Running, new: Running, place: Int[Array, ""], whole: Bool[
     old_nodes, structure = jax.tree.flatten(batch[1], is_leaf=is_cache)
     pairs = list(zip(old_nodes, jax.tree.leaves(new_state, is_leaf=is_cache), strict=True))
     caches = [(old, new) for old, new in pairs if is_cache(old)]
-    used = jnp.where(whole, slots, new_state.cache.length[0])
+    used = jnp.where(copies_all, slots, new_state.cache.length[0])
     old_kv, new_kv = ([node.kv for node in nodes] for nodes in zip(*caches, strict=True))
     with_slots = iter(jax.tree.leaves(_put_slots(old_kv, new_kv, place, used), is_leaf=_is_kv))
 
@@ -69,12 +70,16 @@ def _is_kv(node: Any) -> bool:
 
 
 def _without_counts(new: Running, batch: Running) -> Running:
-    """What is put into a batch: tables of logits are made for all of its rows, and it counts its own steps."""
+    """Returns the parts that are put into a batch: tables of logits are made for all of its rows, and it counts its own
+    steps.
+    """
     return dataclasses.replace(new[0], processor=None), dataclasses.replace(new[1], steps=batch[1].steps)
 
 
 def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) -> Any:
-    """Keys and values of caches, with the first `used` slots of the row of `new`, in whole blocks, at `place`."""
+    """Returns keys and values of caches, with the first `used` slots of the row of `new`, in whole blocks, at
+    `place`.
+    """
 
     def put_block(index: Int[Array, ""], old: Any) -> Any:
         return jax.tree.map(lambda old, new: _put_block(old, new, place, index * BLOCK), old, new)
@@ -85,14 +90,14 @@ def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) 
 # Functions of their own in a program, for all arrays of a shape.
 @jax.jit
 def _put(old: Array, new: Array, row: Int[Array, ""], place: Int[Array, ""]) -> Array:
-    """`old` with one row of `new` at `place`."""
+    """Returns `old` with one row of `new` at `place`."""
     one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
     return jax.lax.dynamic_update_slice_in_dim(old, one, place, axis=0)
 
 
 @jax.jit
 def _put_block(old: Array, new: Array, place: Int[Array, ""], start: Int[Array, ""]) -> Array:
-    """`old` with a block of slots of the first row of `new` at `place`; the last block may begin earlier."""
+    """Returns `old` with a block of slots of the first row of `new` at `place`; the last block may begin earlier."""
     _, heads, slots, size = new.shape
     block = jax.lax.dynamic_slice(new, (0, 0, start, 0), (1, heads, min(BLOCK, slots), size))
     return jax.lax.dynamic_update_slice(old, block, (place, 0, start, 0))
@@ -100,5 +105,5 @@ def _put_block(old: Array, new: Array, place: Int[Array, ""], start: Int[Array, 
 
 @functools.cache
 def compiled_insert() -> Any:
-    """`insert`, jitted once per process. The batch is donated: its caches are written in place."""
+    """Returns `insert`, jitted once per process. The batch is donated: its caches are written in place."""
     return jax.jit(sharded(insert), donate_argnums=0, static_argnames="sharding", compiler_options=loop_options())

@@ -20,14 +20,16 @@ class Intake:
     """Makes requests that fit an engine, for any thread.
 
     Tokenizers refuse several threads at once, so one waits for another here; automata of structured output, which may
-    take seconds, are made beside.
+    take seconds, are made in another thread.
     """
 
     def __init__(self, model: Model, max_tokens: int):
         self._model, self._max_tokens, self._tokenizing = model, max_tokens, threading.Lock()
         self._stopping = threading.Event()
         if model.tokenizer is not None:
-            model.tokenizer("a")  # the first use may change it (truncation is turned off): not beside other threads
+            model.tokenizer(
+                "a"
+            )  # the first use may change it (truncation is turned off): not while other threads use it
 
     def requests(
         self,
@@ -55,7 +57,7 @@ class Intake:
         return [dataclasses.replace(request, sample=sample, cache_salt=cache_salt) for request, sample in answers]
 
     def room_for(self, prompt: Any, max_new_tokens: int | None) -> int:
-        """Tokens that an answer may have."""
+        """Returns the number of tokens that an answer may have."""
         how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
         [request] = self.requests([prompt], max_new_tokens, 0, "", [0], **how)
         return request.options.max_new_tokens
@@ -65,11 +67,11 @@ class Intake:
         self._stopping.set()
 
     def to_score(self, prompts: Sequence[Any], top_logprobs: int) -> list[Request]:
-        """For the log-probabilities of prompts alone."""
+        """Returns requests for the log-probabilities of prompts alone."""
         with self._tokenizing:
             return requests_to_score(self._model, prompts, top_logprobs, self._max_tokens)
 
     def encode(self, prompt: Any) -> list[int]:
-        """Token ids of a prompt."""
+        """Returns the token ids of a prompt."""
         with self._tokenizing:
             return encode(self._model.tokenizer, prompt, self._model.target.config.vocab_size, "the prompt")

@@ -11,12 +11,12 @@ from eagle_jax.structured import row_automaton
 from eagle_jax.structured.table_sizes import TableSizes, Words, sizes_for, smallest
 from eagle_jax.structured.token_automaton import TokenAutomaton
 
-AskedRow = tuple[LogitsOptions, Words, TokenAutomaton | None]  # with the tokens of bad words and the form's automaton
+LogitsRow = tuple[LogitsOptions, Words, TokenAutomaton | None]  # with the tokens of bad words and the form's automaton
 
 
-def processor_of(rows: Sequence[AskedRow], vocab_size: int, ready: Sequence[TableSizes] = ()) -> LogitsParams | None:
-    """What the rows of a batch ask of their logits; None if nothing. `ready` are sizes of tables that programs are
-    compiled for.
+def processor_of(rows: Sequence[LogitsRow], vocab_size: int, ready: Sequence[TableSizes] = ()) -> LogitsParams | None:
+    """Returns the logits parameters of the rows of a batch; None if no row has any. `ready` are sizes of tables that
+    programs are compiled for.
     """
     if not any(options.changes_logits for options, _, _ in rows):
         return None
@@ -25,13 +25,13 @@ def processor_of(rows: Sequence[AskedRow], vocab_size: int, ready: Sequence[Tabl
     return LogitsParams(bias, bans, **columns_of(rows, sizes), automata=automata)
 
 
-def sizes_of(rows: Sequence[AskedRow], ready: Sequence[TableSizes]) -> TableSizes:
-    """The sizes of the tables of these rows."""
+def sizes_of(rows: Sequence[LogitsRow], ready: Sequence[TableSizes]) -> TableSizes:
+    """Returns the sizes of the tables of these rows."""
     return smallest(ready, sizes_for([words for _, words, _ in rows], [automaton for _, _, automaton in rows]))
 
 
-def static_rows(rows: Sequence[AskedRow], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """`LogitsParams.bias` and `static_bans` of these rows."""
+def static_rows(rows: Sequence[LogitsRow], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `LogitsParams.bias` and `static_bans` of these rows."""
     bias, bans = np.zeros((2, len(rows), vocab_size), np.float32)
     for row, (options, words, _) in enumerate(rows):
         if options.allowed_token_ids is not None:
@@ -45,8 +45,8 @@ def static_rows(rows: Sequence[AskedRow], vocab_size: int) -> tuple[np.ndarray, 
     return bias, bans
 
 
-def columns_of(rows: Sequence[AskedRow], sizes: TableSizes) -> dict[str, np.ndarray]:
-    """The fields of `LogitsParams` that do not grow with the vocabulary."""
+def columns_of(rows: Sequence[LogitsRow], sizes: TableSizes) -> dict[str, np.ndarray]:
+    """Returns the fields of `LogitsParams` that do not grow with the vocabulary."""
 
     def column(name: str, dtype: Any) -> np.ndarray:
         return np.array([getattr(options, name) for options, _, _ in rows], dtype)
@@ -61,7 +61,7 @@ def columns_of(rows: Sequence[AskedRow], sizes: TableSizes) -> dict[str, np.ndar
 
 
 def _table(words: Sequence[Sequence[tuple[int, ...]]], sizes: TableSizes) -> np.ndarray:
-    """Words of several tokens, `[b, w, l]`, each at the end of its line."""
+    """Returns words of several tokens, `[b, w, l]`, each at the end of its line."""
     table = np.full((len(words), sizes.words, sizes.word_tokens), -1, np.int32)
     for row, listed in enumerate(words):
         for place, word in enumerate(listed):

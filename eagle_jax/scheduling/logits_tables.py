@@ -17,7 +17,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch_inputs import placed
-from eagle_jax.scheduling.logits_arrays import AskedRow, columns_of, processor_of, sizes_of, static_rows
+from eagle_jax.scheduling.logits_arrays import LogitsRow, columns_of, processor_of, sizes_of, static_rows
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.structured.row_automaton import automata_of
 from eagle_jax.structured.table_sizes import TableSizes
@@ -35,7 +35,7 @@ class LogitsTables:
         self._current: LogitsParams | None = None
         # The last ones that there were, and what was asked of them:
         self._params: LogitsParams | None = None
-        self._asked: Sequence[AskedRow] = ()
+        self._rows: Sequence[LogitsRow] = ()
         self._sizes: TableSizes | None = None
         self._automata: list[TokenAutomaton] = []  # in their places
 
@@ -45,11 +45,11 @@ class LogitsTables:
         return None if self._current is None else self._sizes
 
     def of(self, requests: Sequence[Request], ready: Sequence[TableSizes]) -> LogitsParams | None:
-        """What these rows ask; None if nothing. `ready` is as in `processor_of`."""
+        """Returns the logits parameters of these rows; None if no row has any. `ready` is as in `processor_of`."""
         if list(map(id, requests)) != list(map(id, self._requests)):
-            asked = [(one.options, one.bad_words, one.automaton) for one in requests]
-            changes = any(options.changes_logits for options, _, _ in asked)
-            self._current = self._updated(asked, ready) if changes else None
+            rows = [(one.options, one.bad_words, one.automaton) for one in requests]
+            changes = any(options.changes_logits for options, _, _ in rows)
+            self._current = self._updated(rows, ready) if changes else None
             self._requests = list(requests)
         return self._current
 
@@ -57,36 +57,36 @@ class LogitsTables:
         """Compiles what changes a row, where there are tables; the seconds that it took."""
         if self._params is None:
             return 0.0
-        _, seconds = self._put_row((self._params.bias, self._params.static_bans), 0, self._asked[0])
+        _, seconds = self._put_row((self._params.bias, self._params.static_bans), 0, self._rows[0])
         return seconds
 
-    def _updated(self, asked: Sequence[AskedRow], ready: Sequence[TableSizes]) -> LogitsParams:
-        sizes, before = sizes_of(asked, ready), self._params
-        if before is None or sizes != self._sizes or len(asked) != len(self._asked):
-            host = processor_of(asked, self._vocab_size, ready)
+    def _updated(self, rows: Sequence[LogitsRow], ready: Sequence[TableSizes]) -> LogitsParams:
+        sizes, before = sizes_of(rows, ready), self._params
+        if before is None or sizes != self._sizes or len(rows) != len(self._rows):
+            host = processor_of(rows, self._vocab_size, ready)
             assert host is not None, "some row changes its logits"
-            self._automata = list({id(one): one for _, _, one in asked if one is not None}.values())
+            self._automata = list({id(one): one for _, _, one in rows if one is not None}.values())
             params = host
         else:
-            bias, static_bans = self._static(before, asked)
-            automata = self._automata_of(before, asked, sizes)
-            params = LogitsParams(bias, static_bans, **columns_of(asked, sizes), automata=automata)
-        self._params, self._asked, self._sizes = placed(self._model, params), asked, sizes
+            bias, static_bans = self._static(before, rows)
+            automata = self._automata_of(before, rows, sizes)
+            params = LogitsParams(bias, static_bans, **columns_of(rows, sizes), automata=automata)
+        self._params, self._rows, self._sizes = placed(self._model, params), rows, sizes
         return self._params
 
-    def _static(self, params: LogitsParams, asked: Sequence[AskedRow]) -> Static:
+    def _static(self, params: LogitsParams, rows: Sequence[LogitsRow]) -> Static:
         static: Any = params.bias, params.static_bans
-        for row, (old, new) in enumerate(zip(self._asked, asked, strict=True)):
+        for row, (old, new) in enumerate(zip(self._rows, rows, strict=True)):
             if _static_key(old) != _static_key(new):
                 static, _ = self._put_row(static, row, new)
         return static
 
-    def _put_row(self, static: Any, row: int, asked: AskedRow) -> tuple[Any, float]:
-        new = static_rows([asked], self._vocab_size)
+    def _put_row(self, static: Any, row: int, logits_row: LogitsRow) -> tuple[Any, float]:
+        new = static_rows([logits_row], self._vocab_size)
         return programs.call(_compiled_put_row(), static, np.array(row, np.int32), new, sharding=self._model.sharding)
 
-    def _automata_of(self, params: LogitsParams, asked: Sequence[AskedRow], sizes: TableSizes) -> Any:
-        """The tables as they are, if they have all automata, with other rows; else new ones."""
+    def _automata_of(self, params: LogitsParams, asked: Sequence[LogitsRow], sizes: TableSizes) -> Any:
+        """Returns the tables as they are, if they have all automata, with other rows; else new ones."""
         rows, places = [one for _, _, one in asked], {id(one): place for place, one in enumerate(self._automata)}
         if all(one is None or id(one) in places for one in rows):
             assert params.automata is not None, "only programs leave them out"
@@ -100,9 +100,9 @@ class LogitsTables:
         return self._model.target.config.vocab_size
 
 
-def _static_key(asked: AskedRow) -> Any:
-    """What a row's bias and static bans follow from."""
-    options, words, _ = asked
+def _static_key(logits_row: LogitsRow) -> Any:
+    """Returns a key that a row's bias and static bans follow from."""
+    options, words, _ = logits_row
     return options.logit_bias, options.allowed_token_ids, [word for word in words if len(word) == 1]
 
 
@@ -113,7 +113,7 @@ def put_row(
     *,
     sharding: Sharding | None,
 ) -> Static:
-    """Both tables with a new row."""
+    """Returns both tables with a new row."""
     bias, bans = (
         jax.lax.dynamic_update_slice_in_dim(old, one, row, axis=0) for old, one in zip(static, new, strict=True)
     )
@@ -122,5 +122,5 @@ def put_row(
 
 @functools.cache
 def _compiled_put_row() -> Any:
-    """`put_row`, jitted once per process. Nothing is donated: arrays may lie in memory of the host's."""
+    """Returns `put_row`, jitted once per process. Nothing is donated: arrays may lie in memory of the host's."""
     return jax.jit(sharded(put_row), static_argnames="sharding")

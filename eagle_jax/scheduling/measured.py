@@ -1,4 +1,4 @@
-"""Which drafter is fastest for so many requests at a time, found out while they are answered.
+"""Which drafter is fastest for a number of concurrent requests, found out while they are answered.
 
 What a tree brings depends on the text, what it costs on the machine, its load and the weights. So each step's time is
 measured where it is spent, and whatever loses, drafting or plain decoding, is left. Texts are the same with any of
@@ -17,7 +17,7 @@ from eagle_jax.scheduling.by_load import ByLoad
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
-MEMORY = 0.9  # weight of a run beside that of the next
+MEMORY = 0.9  # weight of a run relative to that of the next
 ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
 
 
@@ -49,7 +49,7 @@ class Spent:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def add(self, steps: int, tokens: int, requests: int, seconds: float) -> None:
-        """One run of the loop."""
+        """Adds one run of the loop."""
         self.runs, self.steps = self.runs + 1, self.steps + steps
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
         self.recent_tokens = MEMORY * self.recent_tokens + tokens / requests
@@ -66,7 +66,7 @@ class Contest:
         self._tried = [0] * len(drafters)  # how often each was chosen: one that fails is not chosen for ever
 
     def choose(self) -> int:
-        """The number of the drafter that runs next."""
+        """Returns the number of the drafter that runs next."""
         index = self._choice()
         self._tried[index] += 1
         return index
@@ -104,17 +104,20 @@ class Measured:
         }
 
     def choose(self, running: int) -> tuple[int, int, Drafter]:
-        """Rows of the smallest step that so many take part in, and the drafter for it with its number."""
+        """Returns the rows of the smallest step that holds this number of requests, and the drafter for it with its
+        number.
+        """
         size = self.by_load.rows_for(running)
         index = self.contests[size].choose()
         return size, index, self.contests[size].drafters[index]
 
     def spent(self) -> list[tuple[int, Spent]]:
-        """What was spent so far, by the rows of a step and the drafter."""
+        """Returns the time spent so far, by the rows of a step and the drafter."""
         return [(size, spent) for size, contest in self.contests.items() for spent in contest.spent if spent.runs]
 
     def findings(self, choice: Choice, slots: int) -> list[Budget]:
-        """What later engines and `generate` may go by: the fastest tree for each number of rows, where it is known.
+        """Returns findings for later engines and `generate`: the fastest tree for each number of rows, where it is
+        known.
 
         Args:
             choice: what the drafters are of; only `tree="auto"` of a method with trees finds anything.
@@ -122,13 +125,13 @@ class Measured:
         """
         if not choice.by_batch or choice.method not in TUNED:
             return []
-        found = ((rows, _fastest(contest)) for rows, contest in self.contests.items())
-        return [_budget(choice, rows, slots, *one) for rows, one in found if one is not None]
+        fastest = ((rows, _fastest(contest)) for rows, contest in self.contests.items())
+        return [_budget(choice, rows, slots, *one) for rows, one in fastest if one is not None]
 
 
 def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
-    """What plain decoding and the fastest drafter took, over all runs, and its tree; None where that is not known, or
-    no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
+    """Returns the speeds of plain decoding and of the fastest drafter, over all runs, and its tree; None where that is
+    not known, or no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
     """
     if sum(spent.runs for spent in contest.spent) < ENOUGH or any(one.budget is not None for one in contest.drafters):
         return None

@@ -44,7 +44,7 @@ class Modes:
         sizes: TableSizes | None,
         preparation: Callable[[TableSizes | None, Sampling], Callable[[], None]],
     ) -> Sampling:
-        """The mode of the next steps.
+        """Returns the mode of the next steps.
 
         Args:
             requests: of the rows that go on.
@@ -83,9 +83,9 @@ class Modes:
 
 
 def for_any_request(general: Sampling) -> Modes:
-    """The modes of an engine. A CPU has the general one alone: conditionals cost it nothing, and a second program for
-    every tree would delay its start. Accelerators have greedy decoding too, and GPUs, whose host waits for each
-    predicate, what else is asked for.
+    """Returns the modes of an engine. A CPU has the general one alone: conditionals cost it nothing, and a second
+    program for every tree would delay its start. Accelerators have greedy decoding too, and GPUs, whose host waits for
+    each predicate, what else is asked for.
     """
     backend = jax.default_backend()
     return Modes(general, [] if backend == "cpu" else [joint_mode([])], background=backend == "gpu")

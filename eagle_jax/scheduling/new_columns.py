@@ -44,38 +44,38 @@ class Columns:
 def fetch(
     columns: Columns, begin: Sequence[int], end: Sequence[int], *, sharding: Sharding | None
 ) -> tuple[list[Columns], float]:
-    """The columns `begin[i] .. end[i] - 1` of each row on the host, and the seconds that compiling took."""
+    """Returns the columns `begin[i] .. end[i] - 1` of each row on the host, and the seconds that compiling took."""
     size, room = max(map(int.__sub__, end, begin), default=0), columns.tokens.shape[1]
     width = max(LEAST, 1 << max(size - 1, 0).bit_length())
     if _is_on_host(columns) or 2 * width > room:
-        whole = to_host(columns)
-        return [_cut(whole, row, slice(*ends)) for row, ends in enumerate(zip(begin, end, strict=True))], 0.0
+        host_columns = to_host(columns)
+        return [_cut(host_columns, row, slice(*ends)) for row, ends in enumerate(zip(begin, end, strict=True))], 0.0
     first = np.array(begin, np.int32)
     windows, seconds = programs.call(compiled_window(), columns, first, width=width, sharding=sharding)
-    there = to_host(windows)
+    host_windows = to_host(windows)
     sizes = (last - start for start, last in zip(begin, end, strict=True))
-    return [_cut(there, row, slice(count)) for row, count in enumerate(sizes)], seconds
+    return [_cut(host_windows, row, slice(count)) for row, count in enumerate(sizes)], seconds
 
 
 def window(columns: Columns, begin: Int[Array, "b"], *, width: int, sharding: Sharding | None = None) -> Columns:
-    """`width` columns of each row from `begin` on; those beyond the last one are the last one's."""
+    """Returns `width` columns of each row from `begin` on; those beyond the last one are the last one's."""
     at = begin[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
 
-    def take(whole: Array) -> Array:
-        places = at if whole.ndim == 2 else at[:, :, None]
-        return jnp.take_along_axis(whole, places, axis=1, mode="clip")
+    def take(values: Array) -> Array:
+        places = at if values.ndim == 2 else at[:, :, None]
+        return jnp.take_along_axis(values, places, axis=1, mode="clip")
 
     return jax.tree.map(take, columns)
 
 
 @functools.cache
 def compiled_window() -> Any:
-    """`window`, jitted once per process."""
+    """Returns `window`, jitted once per process."""
     return jax.jit(sharded(window), static_argnames=("width", "sharding"))
 
 
 def _is_on_host(columns: Columns) -> bool:
-    """Whether numpy sees the arrays where they are."""
+    """Returns whether numpy sees the arrays where they are."""
     devices = columns.tokens.devices() if isinstance(columns.tokens, jax.Array) else set()
     return [device.platform for device in devices] == ["cpu"]
 

@@ -37,7 +37,7 @@ def run(
     steps: int | None = None,
     utilisation: Utilisation | None = None,
 ) -> Iterator[Event]:
-    """Events of all requests; of each, the last one has the result.
+    """Yields the events of all requests; of each, the last one has the result.
 
     Requests of one size share a batch, so that short ones do not carry the caches of long ones.
 
@@ -63,4 +63,4 @@ def run(
                 yield event
         if utilisation is not None:
             utilisation.row_steps += scheduler.row_steps
-        scheduler.close()  # there may be no room for its caches beside the next one's
+        scheduler.close()  # there may be no room for its caches and the next one's

@@ -39,7 +39,7 @@ from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.struct import pytree
 from eagle_jax.workarounds import loop_options
 
-PREFIX_CACHE_BYTES = 1 << 30  # an engine's, if nothing is said: 8,000 tokens of Llama-3.1-8B in bfloat16
+PREFIX_CACHE_BYTES = 1 << 30  # default of an engine: 8,000 tokens of Llama-3.1-8B in bfloat16
 PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
 
 
@@ -72,27 +72,27 @@ class PrefixCache:
     def __init__(self, budget: int):
         self.budget, self.bytes = budget, 0
         self._most, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
-        self._kept, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
+        self._num_added, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
         self._blocks: collections.OrderedDict[bytes, Block] = collections.OrderedDict()  # least recently used first
 
     def find(self, keys: Sequence[bytes]) -> list[Block]:
-        """The longest chain of blocks that a prompt with these keys can start from."""
-        found = self._chain(keys)
-        self._use(found)
-        blocks = [self._blocks[key] for key in found]
+        """Returns the longest chain of blocks that a prompt with these keys can start from."""
+        chain = self._chain(keys)
+        self._use(chain)
+        blocks = [self._blocks[key] for key in chain]
         ends = [number for number, block in enumerate(blocks, start=1) if block.state is not None]
         return blocks[: max(ends, default=0)]
 
     def ends(self, keys: Sequence[bytes], interval: int) -> set[int]:
-        """Numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
+        """Returns numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
         return {*range(interval, len(keys), interval), len(keys), len(self._chain(keys))}
 
     def keep(self, keys: Sequence[bytes], block: Block) -> None:
         """Adds the block of the last key, at the end of the chain of the others, and evicts what is too much."""
-        there = self._blocks.get(keys[-1])
-        if there is None or (there.state is None and block.state is not None):
+        cached = self._blocks.get(keys[-1])
+        if cached is None or (cached.state is None and block.state is not None):
             self._blocks[keys[-1]] = block
-            self.bytes += _bytes_of(block) - (0 if there is None else _bytes_of(there))
+            self.bytes += _bytes_of(block) - (0 if cached is None else _bytes_of(cached))
             self._largest = max(self._largest, _bytes_of(block))
             self._grow_back()
         self._use(keys)
@@ -111,18 +111,18 @@ class PrefixCache:
         """
         if "RESOURCE_EXHAUSTED" in str(error) and self.bytes:  # else they had no part in it
             self.budget = min(self.budget, max(self.bytes // 2, self._largest))
-            self._kept, self._patience = 0, 2 * self._patience
+            self._num_added, self._patience = 0, 2 * self._patience
         self.clear()
 
     def _chain(self, keys: Sequence[bytes]) -> list[bytes]:
-        """The keys, from the first on, whose blocks are there."""
+        """Returns the keys, from the first on, whose blocks are there."""
         return list(itertools.takewhile(self._blocks.__contains__, keys))
 
     def _grow_back(self) -> None:
         """Doubles a budget that was cut, up to what it was, if enough blocks were kept since."""
-        self._kept += 1
-        if self.budget < self._most and self._kept >= self._patience:
-            self.budget, self._kept = min(2 * self.budget, self._most), 0
+        self._num_added += 1
+        if self.budget < self._most and self._num_added >= self._patience:
+            self.budget, self._num_added = min(2 * self.budget, self._most), 0
 
     def _use(self, keys: Sequence[bytes]) -> None:
         """Marks a chain as used, its end first: a block whose predecessor is evicted could not be found."""
@@ -132,8 +132,8 @@ class PrefixCache:
 
 
 def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
-    """The key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one after the
-    chunk.
+    """Returns the key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one
+    after the chunk.
 
     The chunk that holds the last token makes none, so at least one token is left to read.
 
@@ -156,7 +156,7 @@ def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
 def take_block(
     reading: PrefillState, *, chunk: int, with_state: bool = True, sharding: Sharding | None = None
 ) -> Block:
-    """The block of the chunk that was read last, of the first row."""
+    """Returns the block of the chunk that was read last, of the first row."""
     nodes, _ = _nodes(reading)
     start = (reading.chunks - 1) * chunk
 
@@ -169,7 +169,7 @@ def take_block(
 
 
 def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
-    """A prompt of which the blocks before this one are read, with this one read too; of the first row.
+    """Returns a prompt of which the blocks before this one are read, with this one read too; of the first row.
 
     Without its state the block's slots alone are filled: one with it has to follow.
     """
@@ -192,8 +192,8 @@ def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Shar
 
 
 def state_interval(reading: PrefillState, chunk: int) -> int:
-    """Every how many blocks the state is kept, so that recurrent states take about as much as keys and values do, at
-    most; 1 without such states.
+    """Returns every how many blocks the state is kept, so that recurrent states take about as much as keys and values
+    do, at most; 1 without such states.
     """
     is_state = lambda node: isinstance(node, LayerState)  # noqa: E731
     layers = [node for node in jax.tree.leaves(reading, is_leaf=is_state) if is_state(node)]
@@ -205,7 +205,7 @@ def state_interval(reading: PrefillState, chunk: int) -> int:
 
 @functools.cache
 def compiled_take_block() -> Any:
-    """`take_block`, jitted once per process."""
+    """Returns `take_block`, jitted once per process."""
     return jax.jit(
         sharded(take_block), static_argnames=("chunk", "with_state", "sharding"), compiler_options=loop_options()
     )
@@ -213,7 +213,7 @@ def compiled_take_block() -> Any:
 
 @functools.cache
 def compiled_put_block() -> Any:
-    """`put_block`, jitted once per process. What is being read is donated: caches are written in place."""
+    """Returns `put_block`, jitted once per process. What is being read is donated: caches are written in place."""
     fixed, options = ("chunk", "sharding"), loop_options()
     return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
@@ -234,8 +234,8 @@ def _bytes_of(block: Block) -> int:
 
 
 def _rope_length(config: Any, prompt: int) -> int:
-    """What the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where that is
-    beyond the original context; with LongRoPE whether it is; else 0.
+    """Returns what the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where
+    that is beyond the original context; with LongRoPE whether it is; else 0.
     """
     if not isinstance(config, LlamaConfig):
         return 0

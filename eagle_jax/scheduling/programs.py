@@ -41,8 +41,8 @@ _compile_times = _CompileTimes()
 
 
 def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
-    """`function(*args, **fixed)` through its compiled program, and the seconds spent on compiling it (0 when it was
-    ready).
+    """Runs `function(*args, **fixed)` through its compiled program, and the seconds spent on compiling it (0 when it
+    was ready).
 
     Compiling ahead of the call keeps it out of every timing. The key is all that can change the program: the structure
     of the arguments (static fields included), their shapes, dtypes and places, and the keyword arguments, which are
@@ -53,7 +53,7 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 
 
 def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
-    """The compiled program that `call` would run, and the seconds spent on compiling it.
+    """Returns the compiled program that `call` would run, and the seconds spent on compiling it.
 
     Kept are up to `MOST`, and fewer where the system lets the process have no more. To let go of some, JAX's caches of
     the whole process are cleared: what others had compiled with `jax.jit` is compiled anew when it is called again.
@@ -81,7 +81,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 
 
 def shapes_of(tree: Any) -> Any:
-    """The tree with shapes in the place of its arrays, which may have been donated; `ready` takes it."""
+    """Returns the tree with shapes instead of its arrays, which may have been donated; `ready` takes it."""
 
     def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
         place = getattr(leaf, "sharding", None)
@@ -99,7 +99,7 @@ class KeyedArgs:
 
 
 def _each(args: tuple[Any, ...]) -> list[Any]:
-    """The arguments one by one."""
+    """Returns the arguments one by one."""
     return [one for arg in args for one in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
 
 
@@ -123,7 +123,7 @@ _packed: dict[int, tuple[weakref.ref[Any], Packed]] = {}
 
 
 def packed(model: Any) -> Any:
-    """A model that a program made with `sharded` takes as it takes the model: flattened once, if it is a frozen
+    """Returns a model that a program made with `sharded` takes as it takes the model: flattened once, if it is a frozen
     dataclass, whose arrays then have to stay the same ones too; others, a caller's own, may change, and are returned.
     """
     cached = _packed.get(id(model))
@@ -141,13 +141,13 @@ def packed(model: Any) -> Any:
 
 
 def _is_frozen(value: Any) -> bool:
-    """Whether it is a dataclass whose fields stay what they are."""
+    """Returns whether it is a dataclass whose fields stay what they are."""
     settings = getattr(type(value), "__dataclass_params__", None)
     return settings is not None and settings.frozen
 
 
 def _kind_of(arg: Any) -> _Kind:
-    """The structure of an argument, and shape, dtype and place of all in it; the key of `KeyedArgs`."""
+    """Returns the structure of an argument, and shape, dtype and place of all in it; the key of `KeyedArgs`."""
     if isinstance(arg, KeyedArgs):
         return _Kind(arg.key)
     cached = _kinds.get(id(arg))
@@ -169,7 +169,7 @@ def _kind_of(arg: Any) -> _Kind:
 
 @functools.cache
 def _usual_place() -> Any:
-    """Where a program puts what is still on the host."""
+    """Returns where a program puts what is still on the host."""
     return jnp.zeros(()).sharding
 
 
@@ -180,13 +180,13 @@ def _make_room() -> None:
     LLVM ends the process when it gets no more.
     """
     global _left
-    most, there = (_count_in(*place) for place in MAPS)
-    if most is None or there is None or there <= max(FULL_SHARE * most, _left + NEW_SHARE * most):
+    most, used = (_count_in(*place) for place in MAPS)
+    if most is None or used is None or used <= max(FULL_SHARE * most, _left + NEW_SHARE * most):
         return
     with _lock:
         _forget(-(-len(_programs) // 2))
     jax.clear_caches()
-    _left = _count_in(*MAPS[1]) or 0  # perhaps most are somebody else's
+    _left = _count_in(*MAPS[1]) or 0  # perhaps most belong to other libraries
 
 
 def _forget(count: int) -> None:
@@ -196,7 +196,7 @@ def _forget(count: int) -> None:
 
 
 def _count_in(path: str, count: Callable[[TextIO], int]) -> int | None:
-    """What a file of Linux tells; None on other systems."""
+    """Returns the number in a file of Linux; None on other systems."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return count(file)
@@ -205,11 +205,11 @@ def _count_in(path: str, count: Callable[[TextIO], int]) -> int | None:
 
 
 def compiled() -> int:
-    """How many programs have been compiled by now."""
+    """Returns how many programs have been compiled by now."""
     return _compiled
 
 
 def seconds_since(moment: float) -> float:
-    """Seconds since a moment of `time.perf_counter`, without those that this thread spent on compiling."""
+    """Returns seconds since a moment of `time.perf_counter`, without those that this thread spent on compiling."""
     compiling = sum(end - max(start, moment) for start, end in _compile_times.compiling if end > moment)
     return time.perf_counter() - moment - compiling

@@ -19,7 +19,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Recorded:
-    """A drafter's state, and beside it the last step that each row took part in; of `path` the first `count` nodes were
+    """A drafter's state, and the last step that each row took part in; of `path` the first `count` nodes were
     committed.
     """
 
@@ -74,14 +74,14 @@ class Recorder(Wrapper):
 
 
 def _scores(tree: Tree) -> Float[Array, "b n"]:
-    """The tree's scores; nan where it has none."""
+    """Returns the tree's scores; nan where it has none."""
     if tree.scores is None:
         return jnp.full(tree.tokens.shape, jnp.nan, jnp.float32)
     return jnp.where(tree.valid, tree.scores, -jnp.inf)
 
 
 def last_steps(recorded: Recorded) -> list[Step]:
-    """The last step of each row; nothing is accepted in the tree of a row that had none."""
+    """Returns the last step of each row; nothing is accepted in the tree of a row that had none."""
     parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path, recorded.scores)
     columns = [part.tolist() for part in to_host(parts)]
     counts = to_host(recorded.count).tolist()

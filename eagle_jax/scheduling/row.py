@@ -66,7 +66,7 @@ class Row:
         self.spent = sum_spent([*self.spent, BudgetUse(nodes, len(set(committed)), len(committed), seconds)])
 
     def read(self, tokenizer: Any) -> AnswerText:
-        """The text of its answer so far."""
+        """Returns the text of its answer so far."""
         if self.text is None:
             self.text = AnswerText(tokenizer, self.request.prompt, self.request.options.stop)
         self.text.read(self.output.token_ids)
@@ -74,7 +74,7 @@ class Row:
 
 
 def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
-    """The answer of a row, or as much as there is, with draft trees `depth` deep."""
+    """Returns the answer of a row, or as much as there is, with draft trees `depth` deep."""
     output, text = row.output, row.read(tokenizer)
     return Result(
         text=text.text,
@@ -88,7 +88,7 @@ def result_of(row: Row, tokenizer: Any, depth: int) -> Result:
 
 
 def cancelled_result(request: Request, tokenizer: Any, depth: int) -> Result:
-    """The answer of a request that was cancelled before it was begun."""
+    """Returns the answer of a request that was cancelled before it was begun."""
     return dataclasses.replace(result_of(Row(request), tokenizer, depth), finish_reason=CANCELLED)
 
 

@@ -97,8 +97,8 @@ class Scheduler:
         return id
 
     def is_ready(self, request: Request) -> bool:
-        """Whether nothing has to be compiled before the request can join; else that begins, beside the batch. With
-        `prefill_chunks`; raises as `TablePrograms.cover` does.
+        """Returns whether nothing has to be compiled before the request can join; else compiling begins while the batch
+        goes on. With `prefill_chunks`; raises as `TablePrograms.cover` does.
         """
         assert self._batch is not None
         queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
@@ -117,7 +117,7 @@ class Scheduler:
         events = self._end_cancelled()
         if not self._decode_next:
             self._decode_next = True
-            self._prefill_whole() if self._chunks is None else self._prefill_chunks(events)
+            self._prefill_at_once() if self._chunks is None else self._prefill_chunks(events)
             events += self._news()
             if events:  # a place that an answer of one token has left is filled first
                 self._decode_next = self._chunks is not None or not self._queue or len(self._running) == self.shape.rows
@@ -200,7 +200,7 @@ class Scheduler:
         return events
 
     def _event(self, id: int, row: Row) -> Event:
-        """The news of a row, with its result if it is done."""
+        """Returns the news of a row, with its result if it is done."""
         if not row.done:
             return Event(id, row.request, row.output)
         result = result_of(row, self.model.tokenizer, self.drafter.shape.depth)
@@ -209,7 +209,7 @@ class Scheduler:
             result = dataclasses.replace(result, finish_reason=CANCELLED)
         return Event(id, row.request, row.output, result)
 
-    def _prefill_whole(self) -> None:
+    def _prefill_at_once(self) -> None:
         """Prefills the first requests as a batch of their own, and later ones in groups, in the places of others."""
         if self._batch is None and self._queue:
             entries = self._next(self.shape.rows)
@@ -247,7 +247,7 @@ class Scheduler:
                 self._running[place], self._reading = id, None
 
     def _begin_reading(self, events: list[Event]) -> bool:
-        """Whether a request is being read, or could be begun."""
+        """Returns whether a request is being read, or could be begun."""
         if self._reading is not None:
             return True
         if not self._queue or len(self._running) == self.shape.rows:
@@ -268,7 +268,9 @@ class Scheduler:
         return True
 
     def _news(self) -> list[Event]:
-        """Events of all rows with new tokens (None polled: with complete answers), whose places become free."""
+        """Returns the events of all rows with new tokens (None polled: with complete answers), whose places become
+        free.
+        """
         events = []
         rows = [] if self._batch is None else self._batch.rows
         for place, id in list(self._running.items()):

@@ -16,17 +16,18 @@ from eagle_jax.requests.request import DUMMY_OPTIONS, Request
 from eagle_jax.requests.results import PromptLogprobs
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.growing_output import pairs_of
-from eagle_jax.scheduling.sizes import chunk_tokens, rows_for, slots_beside
+from eagle_jax.scheduling.sizes import chunk_tokens, rows_for, slots_for_tree
 from eagle_jax.sharding import to_host
 
 
 def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any:
-    """The log-probability of each token of a prompt after those before it: a text's likelihood, without an answer.
+    """Returns the log-probability of each token of a prompt after those before it: a text's likelihood, without an
+    answer.
 
     Args:
         model: from `load`.
         prompts: text, chat messages, token ids, or a list of those, as in `generate`.
-        top_logprobs: report so many of the likeliest tokens too, 20 at most, in the place of each token.
+        top_logprobs: how many of the likeliest tokens to report at each position, 20 at most.
 
     Returns:
         `PromptLogprobs`; a list of them for a list of prompts.
@@ -51,7 +52,8 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
 
 
 def requests_to_score(model: Model, prompts: Sequence[Any], top_logprobs: int, most: int) -> list[Request]:
-    """A request for each prompt, of `most` tokens at most, with as many of the likeliest tokens as were asked for.
+    """Returns a request for each prompt, of `most` tokens at most, with as many of the likeliest tokens as were asked
+    for.
 
     Raises:
         ValueError, TypeError: a prompt is not one, or too long, or so many tokens are not recorded.
@@ -109,7 +111,7 @@ class Scoring:
         return count
 
     def results(self) -> list[PromptLogprobs]:
-        """What there is of each prompt once it is read."""
+        """Returns the scores of each prompt once it is read."""
         scores = self._scores
         logprobs, ranks = to_host((scores.logprobs, scores.ranks))
         top = to_host(scores.top)
@@ -136,11 +138,13 @@ class Scoring:
 
 
 def _slots(tokens: int) -> int:
-    return slots_beside(0, tokens, tokens, chunk_tokens())
+    return slots_for_tree(0, tokens, tokens, chunk_tokens())
 
 
 def _by_size(model: Model, requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Requests that are scored together: those of one size, so that short ones do not carry the caches of long ones."""
+    """Yields requests that are scored together: those of one size, so that short ones do not carry the caches of long
+    ones.
+    """
     rows = rows_for(model, 1)
     ordered = sorted(requests, key=lambda request: _slots(len(request.prompt)))
     for _, same in itertools.groupby(ordered, lambda request: _slots(len(request.prompt))):

@@ -69,7 +69,7 @@ class ScoringQueue:
             if not self._scoring.unread:
                 scored = zip(self._current, self._scoring.results(), strict=True)
                 self._end({ticket: _result(ticket, logprobs) for ticket, logprobs in scored})
-        except Exception as error:  # whatever it is, those who wait have to hear of it
+        except Exception as error:  # whatever it is, it is reported to those who wait
             log.error("the engine failed at %d prompts", len(self._current), exc_info=error)
             failed = EngineError(f"the engine failed at this prompt, {in_a_line(error)}; ask again")
             self._end({ticket: failed for ticket in self._current})
@@ -115,7 +115,7 @@ class ScoringQueue:
 
 
 def _result(ticket: Ticket, scored: PromptLogprobs | None) -> Result:
-    """An answer without tokens to a prompt that was scored; None: that was cancelled."""
+    """Returns an answer without tokens to a prompt that was scored; None: that was cancelled."""
     nothing = result_of(Row(ticket.request), ticket.tokenizer, 0)
     if scored is None:
         return dataclasses.replace(nothing, finish_reason=CANCELLED)

@@ -9,19 +9,23 @@ CHUNK = 256  # prompt tokens that an accelerator reads per forward pass
 
 
 def rows_of(model: Model) -> int:
-    """Answers decoded together if nothing is said: 8 on a CPU, else 32, on every part of a mesh's `data` axis."""
+    """Returns the default number of answers decoded together: 8 on a CPU, else 32, on every part of a mesh's `data`
+    axis.
+    """
     parts = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return parts * (8 if jax.default_backend() == "cpu" else 32)
 
 
 def rows_for(model: Model, requests: int) -> int:
-    """Rows of a batch of so many requests: a power of two on every part of the `data` axis."""
+    """Returns the number of rows of a batch for this number of requests: a power of two on every part of the `data`
+    axis.
+    """
     groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
     return groups << (-(-requests // groups) - 1).bit_length()
 
 
-def slots_beside(depth: int, prompt: int, tokens: int, chunk: int) -> int:
-    """`slots_to_hold` beside trees of a depth, with prompts that are read in chunks of `chunk` tokens."""
+def slots_for_tree(depth: int, prompt: int, tokens: int, chunk: int) -> int:
+    """Returns `slots_to_hold` with trees of a depth, with prompts that are read in chunks of `chunk` tokens."""
     return bucket(max(tokens + depth + 1, -(-prompt // chunk) * chunk))
 
 
@@ -35,5 +39,7 @@ def bucket(slots: int) -> int:
 
 
 def chunk_tokens() -> int:
-    """Prompt tokens read per pass: a CPU is busy with 64, an accelerator wants more for its weights' traffic."""
+    """Returns the number of prompt tokens read per pass: a CPU is busy with 64, an accelerator wants more for its
+    weights' traffic.
+    """
     return 64 if jax.default_backend() == "cpu" else CHUNK

@@ -1,4 +1,4 @@
-"""Programs for requests whose tables are larger than most, compiled beside an engine's thread."""
+"""Programs for requests whose tables are larger than most, compiled in another thread than the engine's."""
 
 import concurrent.futures
 import logging
@@ -29,7 +29,7 @@ class TablePrograms:
         self._compiler = concurrent.futures.ThreadPoolExecutor(1, "eagle-jax compiling")
 
     def cover(self, requests: Sequence[Request], batch: Batch) -> bool:
-        """Whether there are programs for these requests as rows of the batch; if not, they will be compiled.
+        """Returns whether there are programs for these requests as rows of the batch; if not, they will be compiled.
 
         Raises:
             Exception: compiling failed; it is tried again for the next request.

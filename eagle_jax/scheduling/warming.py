@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import jax
 
-from eagle_jax.checks import is_whole, whole
+from eagle_jax.checks import is_whole_number, whole_number
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.registry import choose
@@ -90,7 +90,7 @@ def warm_up(
         >>> result.stats.compile_seconds
         0.0
     """
-    sizes = [rows_for(model, whole("batch_size", size, 1)) for size in _several(batch_size)]
+    sizes = [rows_for(model, whole_number("batch_size", size, 1)) for size in _several(batch_size)]
     lengths = [_length(model, length) for length in _several(prompt_lengths)]
     values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
     values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
@@ -109,7 +109,7 @@ def warm_up(
 
 
 def _warmed(model: Model, drafter: Drafter, shape: BatchShape, options: Options) -> Warmed:
-    """Runs everything once that a batch runs: prefill, the loop, and a request in the place of a finished one."""
+    """Runs everything once that a batch runs: prefill, the loop, and a request in the slot of a finished one."""
     before = programs.compiled()
     request = Request(index=0, prompt=[0], options=options, seed=0, sample=0)
     batch = Batch(model, drafter, shape, [request] * shape.rows)
@@ -131,7 +131,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _length(model: Model, length: Any) -> int:
-    if is_whole(length) and 0 < length < model.context:
+    if is_whole_number(length) and 0 < length < model.context:
         return int(length)
     raise ValueError(
         f"a prompt of {length!r} tokens; expected a whole number from 1 to {model.context - 1}, one less than the "

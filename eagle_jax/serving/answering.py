@@ -1,4 +1,4 @@
-"""From a request to its answers: whole or as a stream, for as long as somebody is there to read them."""
+"""From a request to its answers: whole or as a stream, for as long as a client reads them."""
 
 import asyncio
 import contextlib
@@ -38,16 +38,16 @@ def endpoint(
         try:
             return await answer(request, form, parse)
         except FieldError as error:
-            raise FieldError(form.in_own_names(str(error)), form.in_own_names(error.param)) from None
+            raise FieldError(form.in_request_names(str(error)), form.in_request_names(error.param)) from None
         except Refused as refused:
-            refused.message = form.in_own_names(refused.message)
+            refused.message = form.in_request_names(refused.message)
             raise
 
     return respond
 
 
 async def answer(request: Request, response_format: ResponseFormat, parse: Parse) -> Response:
-    """The response to one request. Raises `Refused`, and `FieldError`."""
+    """Returns the response to one request. Raises `Refused`, and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
@@ -69,7 +69,7 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
         return EventStream(
             _events(answering, response_format, submitted), submitted.every, limits.answer_seconds, headers
         )
-    results = await _while_there(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
+    results = await _while_connected(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
     # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
     if submitted.scores:
         return Json(await asyncio.to_thread(response_format.content, answering, results), headers=headers)
@@ -77,7 +77,7 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """The header that names the fields of a request that were passed over; none if there were none."""
+    """Returns the header that names the fields of a request that were passed over; none if there were none."""
     shown = ", ".join(urllib.parse.quote(name, safe=" []()$@+*;:,./") for name in names)
     return {IGNORED_HEADER: shown if len(shown) <= MOST_HEADER else shown[: MOST_HEADER - 3] + "..."} if names else {}
 
@@ -101,7 +101,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         with contextlib.suppress(ClientDisconnect):
-            await _while_there(self._write(send), receive, self._tickets, self._seconds)
+            await _while_connected(self._write(send), receive, self._tickets, self._seconds)
 
     async def _write(self, send: Send) -> None:
         async for sent in self._events:
@@ -121,14 +121,14 @@ async def _all(submitted: Submitted) -> list[Result]:
 
 
 async def _scores(submitted: Submitted) -> None:
-    """Waits for the prompts' own log-probabilities, which no answer can be told without. Raises `Refused`."""
+    """Waits for the prompts' own log-probabilities, which every answer needs. Raises `Refused`."""
     scores = [await ticket.aresult() for ticket in submitted.scores]
     if any(result.prompt_logprobs is None for result in scores):
         raise _too_busy()
 
 
 def _never_begun(ticket: Ticket) -> bool:
-    """Whether the time was over while it still stood in the queue."""
+    """Returns whether the time was over while it still stood in the queue."""
     return ticket.over and ticket.cancelled and ticket.waited is None
 
 
@@ -137,7 +137,9 @@ def _too_busy() -> Refused:
     return Refused(503, message, code="too_busy", headers={"retry-after": "10"})
 
 
-async def _while_there(work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float) -> T:
+async def _while_connected(
+    work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float
+) -> T:
     """Works until it is done or the client is gone; after `seconds` the answers are ended as they are.
 
     Raises:
@@ -167,7 +169,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _events(answering: Answering, response_format: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
-    """A stream's events; an error is one too, and ends it."""
+    """Yields a stream's events; an error is one too, and ends it."""
     try:
         await _scores(submitted)
         async for sent in response_format.events(answering, _chunks(answering)):
@@ -183,7 +185,7 @@ async def _events(answering: Answering, response_format: ResponseFormat, submitt
 
 
 async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:
-    """The chunks of a request's answers. Raises `Refused` where none was begun in time."""
+    """Yields the chunks of a request's answers. Raises `Refused` where none was begun in time."""
     async for chunk in achunks(answering.tickets, by_step=answering.call.eagle):
         if chunk.result is not None and all(map(_never_begun, answering.tickets)):
             raise _too_busy()

@@ -55,7 +55,7 @@ def create_app(
     tool_format: str | None = None,
     reasoning_format: str | None = None,
 ) -> Starlette:
-    """An ASGI application that answers OpenAI's requests.
+    """Returns an ASGI application that answers OpenAI's requests.
 
     Args:
         engines: by the names that requests call models; the first is meant when a request names none.
@@ -64,7 +64,7 @@ def create_app(
             everyone in.
         routes: pages of your own, such as `starlette.routing.Route("/", page)`; they come after the server's. They find
             the engines in `request.app.state.service`.
-        ignore_unknown: passes over fields of requests that nobody knows; a header of the response names them.
+        ignore_unknown: passes over unknown fields of requests; a header of the response names them.
         generation_config: answers requests that do not say how tokens are drawn as a model's `generation_config.json`
             recommends, instead of at OpenAI's temperature of 1.
         tool_format: how the models write calls of functions, one of `api.FORMATS`; None is what their chat templates
@@ -79,7 +79,7 @@ def create_app(
         CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
     )
     app = Starlette(
-        routes=[*_own_routes(), *routes],
+        routes=[*_api_routes(), *routes],
         # Starlette would answer unexpected errors outside of it, where they are neither numbered nor counted.
         middleware=[
             *([pages] if origins else []),
@@ -93,7 +93,7 @@ def create_app(
     return app
 
 
-def _own_routes() -> list[BaseRoute]:
+def _api_routes() -> list[BaseRoute]:
     return [
         Route("/v1/models", list_models, methods=["GET"]),
         Route("/v1/models/{name:path}", one_model, methods=["GET"]),
@@ -121,7 +121,7 @@ async def one_model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 while requests are taken, else 503."""
+    """Responds 200 while requests are taken, else 503."""
     service: Service = request.app.state.service
     loads = {name: engine.load for name, engine in service.engines.items()}
     status = "ok" if service.alive else "draining" if service.draining else "failed"
@@ -183,7 +183,9 @@ class AuthMiddleware:
 
 
 def _address(scope: Scope) -> str:
-    """What the routes match: the path behind the one that this application is mounted at, or that a proxy cuts off."""
+    """Returns what the routes match: the path after the one that this application is mounted at, or that a proxy cuts
+    off.
+    """
     path, root = scope["path"], scope.get("root_path", "")
     inside = root and (path == root or path.startswith(f"{root}/"))
     return path[len(root) :] if inside else path

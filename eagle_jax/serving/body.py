@@ -13,7 +13,7 @@ CLOSE = {"connection": "close"}
 
 
 async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[str, Any]:
-    """The JSON object that was sent.
+    """Returns the JSON object that was sent.
 
     Raises:
         Refused: it is too large (413), too slow (408), no JSON (400), or from a web page and of another type (415).

@@ -56,7 +56,7 @@ class Refused(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self, path: str) -> Response:
-        """The response to a request at this path; Anthropic's clients get errors in their form."""
+        """Returns the response to a request at this path; Anthropic's clients get errors in their form."""
         body = error_of(self.status, self.message) if ANTHROPIC in path else self.body
         return Json(body, status_code=self.status, headers=self.headers)
 
@@ -69,19 +69,19 @@ class Json(JSONResponse):
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
-    """The response to a request that was refused."""
+    """Returns the response to a request that was refused."""
     assert isinstance(error, Refused)
     return error.response(request.url.path)
 
 
 async def on_wrong_field(request: Request, error: Exception) -> Response:
-    """The response to a request with a field that cannot be followed."""
+    """Returns the response to a request with a field that cannot be followed."""
     assert isinstance(error, FieldError)
     return Refused(400, str(error), param=error.param).response(request.url.path)
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """The response to what the router refuses."""
+    """Returns the response to what the router refuses."""
     assert isinstance(error, HTTPException)
     phrase = PHRASES.get(error.status_code, error.detail)
     message = phrase.format(path=repr(request.url.path), method=request.method)
@@ -89,12 +89,12 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 
 async def on_gone(request: Request, error: Exception) -> Response:
-    """Nobody reads this response; it is counted."""
+    """Returns a response that nobody reads; it is counted."""
     return Refused(499, "the client is gone").response(request.url.path)
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    """The response to a mistake of ours; the server goes on, and its log has the traceback."""
+    """Returns the response to an internal error; the server goes on, and its log has the traceback."""
     log.error("a request failed", exc_info=error)
     refused = Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more")
     return refused.response(request.url.path)

@@ -20,7 +20,7 @@ class _Loops(Collector):
         self.engines: dict[str, Engine] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """The engines' own counts."""
+        """Yields the engines' own counts."""
         names, labels = ("steps", "tokens", "seconds"), ["model", "rows", "nodes"]
         what = ("Steps of the loop.", "Tokens that they committed.", "Seconds that they took.")
         metrics = [
@@ -99,7 +99,7 @@ class Metrics:
         self._responses.labels(path, str(status)).inc()
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' format."""
+        """Returns all metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
     def _answered(self, name: str, ticket: Ticket) -> None:

@@ -148,7 +148,7 @@ class AbortingTransport:
             self._abort = self._loop.call_later(seconds, self._transport.abort)
 
     def forget(self) -> None:
-        """Of what was to be dropped enough was read, or the connection is no more."""
+        """Enough of the data to drop was read, or the connection is closed."""
         if self._abort is not None:
             self._abort.cancel()
             self._abort = None
@@ -218,5 +218,5 @@ class _Patient(H11Protocol):
 
 
 def _patient(limits: Limits) -> type[_Patient]:
-    """The protocol with these limits; the server makes an instance for each connection."""
+    """Returns the protocol with these limits; the server makes an instance for each connection."""
     return type("Patient", (_Patient,), {"limits": limits})

@@ -30,7 +30,7 @@ class Limits:
         head_seconds: until its first line and headers are there.
         body_seconds: until its body is there.
         answer_seconds: until its answers end; they are cut then, as if for length.
-        drain_seconds: that answers under way are given when the server is told to stop.
+        drain_seconds: that answers under way are given when the server is asked to stop.
     """
 
     body_bytes: int = 4 << 20
@@ -66,7 +66,7 @@ class Service:
         engines: by the names that requests call models; the first is used when none is named.
         draining: whether new requests are refused because the server is about to stop.
         open: requests that are being answered.
-        ignore_unknown: whether fields of requests that nobody knows are passed over.
+        ignore_unknown: whether unknown fields of requests are passed over.
         generation_config: whether requests that do not say are answered as a model's `generation_config.json`
             recommends, and not as OpenAI does.
         formats: how models write calls of functions and reasoning.
@@ -88,12 +88,12 @@ class Service:
         self.engines, self.limits = dict(engines), limits
         self.ignore_unknown, self.generation_config = ignore_unknown, generation_config
         self.formats = formats or AnswerFormats()
-        for name, format, known in (
+        for name, format, accepted in (
             ("tool_format", self.formats.tools, [*FORMATS]),
             ("reasoning_format", self.formats.reasoning, REASONING_FORMATS),
         ):
-            if format is not None and format not in known:
-                raise ValueError(f"{name}={format!r}; expected one of {', '.join(known)}")
+            if format is not None and format not in accepted:
+                raise ValueError(f"{name}={format!r}; expected one of {', '.join(accepted)}")
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
         self._making = 0  # requests with forms that are being submitted
@@ -122,7 +122,7 @@ class Service:
         return not self.draining and all(engine.alive for engine in self.engines.values())
 
     def knows(self, authorization: str) -> bool:
-        """Whether a request may come in; takes as long whatever of the key is wrong.
+        """Returns whether a request may come in; takes as long whatever of the key is wrong.
 
         Args:
             authorization: the header, a character for each byte (latin-1), as Starlette reads it.
@@ -131,11 +131,11 @@ class Service:
             return True
         kind, _, token = authorization.partition(" ")
         sent = token.encode("latin-1").strip()
-        alike = [hmac.compare_digest(sent, key) for key in self._spellings]
-        return kind.lower() == "bearer" and any(alike)
+        matches = [hmac.compare_digest(sent, key) for key in self._spellings]
+        return kind.lower() == "bearer" and any(matches)
 
     def name_of(self, model: str | None) -> str:
-        """The model that a request means. Raises `Refused` if there is none of that name."""
+        """Returns the model that a request means. Raises `Refused` if there is none of that name."""
         if model is None:
             return next(iter(self.engines))
         if model not in self.engines:
@@ -161,7 +161,7 @@ class Service:
         submitting = asyncio.ensure_future(
             loop.run_in_executor(self._forms if has_form else None, self._submit, engine, call)
         )
-        submitting.add_done_callback(lambda _: self._made(has_form))
+        submitting.add_done_callback(lambda _: self._form_made(has_form))
         try:
             return await asyncio.shield(submitting)
         except asyncio.CancelledError:  # the thread goes on; nobody waits for what it gets
@@ -179,7 +179,7 @@ class Service:
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
 
-    def _made(self, has_form: bool) -> None:
+    def _form_made(self, has_form: bool) -> None:
         self._making -= has_form
 
     def _submit(self, engine: Engine, call: Call) -> "Submitted":
@@ -199,12 +199,12 @@ class Service:
 
 
 def openai_defaults() -> dict[str, Any]:
-    """OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
+    """Returns OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
     return {"temperature": 1.0, "seed": secrets.randbelow(LARGEST_SEED)}
 
 
 def _spellings(key: str) -> list[bytes]:
-    """How clients send a key: most in UTF-8, browsers and some libraries in latin-1."""
+    """Returns how clients send a key: most in UTF-8, browsers and some libraries in latin-1."""
     spellings = [key.encode()]
     with contextlib.suppress(UnicodeEncodeError):  # latin-1 has no such character
         spellings.append(key.encode("latin-1"))
@@ -218,7 +218,7 @@ def _cancel_all(submitting: "asyncio.Future[Submitted]") -> None:
 
 
 def models(service: Service) -> dict[str, Any]:
-    """The answer of /v1/models."""
+    """Returns the answer of /v1/models."""
     listed = [
         {
             "id": name,

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eagle_jax.api import Engine, Text
-from eagle_jax.fields import Fields, flag, listed, text, whole
+from eagle_jax.fields import Fields, flag, listed, text, whole_number
 from eagle_jax.protocols.anthropic import counted_call
 from eagle_jax.protocols.calls import LARGEST, chat_of
 from eagle_jax.protocols.messages import messages_of
@@ -18,38 +18,41 @@ from eagle_jax.serving.service import Service
 
 
 async def tokenize(request: Request) -> Response:
-    """Token ids of a `prompt`, or of `messages` in the model's chat template."""
+    """Returns the token ids of a `prompt`, or of `messages` in the model's chat template."""
     fields, engine = await _asked(request)
     if (prompt := fields.take("prompt", text, None)) is not None:
-        asked: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
+        conversation: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
     else:
-        asked, _ = chat_of(fields, messages_of(fields))
+        conversation, _ = chat_of(fields, messages_of(fields))
         fields.only({"add_special_tokens": [False]})
     as_text = fields.take("return_token_strs", flag, False)
     headers = ignored_header(fields.end())
     try:
-        ids = await asyncio.to_thread(engine.encode, asked)
+        ids = await asyncio.to_thread(engine.encode, conversation)
     except (ValueError, TypeError) as error:
         raise Refused(400, str(error)) from None
     strings = engine.model.tokenizer.convert_ids_to_tokens(ids) if as_text else None
-    told = {"count": len(ids), "max_model_len": engine.max_tokens, "tokens": ids, "token_strs": strings}
-    return Json(told, headers=headers)
+    body = {"count": len(ids), "max_model_len": engine.max_tokens, "tokens": ids, "token_strs": strings}
+    return Json(body, headers=headers)
 
 
 async def detokenize(request: Request) -> Response:
-    """The text of token ids, special tokens included."""
+    """Returns the text of token ids, special tokens included."""
     fields, engine = await _asked(request)
     last, tokenizer = engine.model.target.config.vocab_size - 1, engine.model.tokenizer
-    ids = [whole(0, min(last, LARGEST))(f"tokens[{i}]", id_) for i, id_ in enumerate(fields.require("tokens", listed))]
+    ids = [
+        whole_number(0, min(last, LARGEST))(f"tokens[{i}]", id_)
+        for i, id_ in enumerate(fields.require("tokens", listed))
+    ]
     headers = ignored_header(fields.end())
     if tokenizer is None:
         raise Refused(400, "the model's folder holds no tokenizer, and tokens have no text without one")
-    told = await asyncio.to_thread(tokenizer.decode, ids, clean_up_tokenization_spaces=False)
-    return Json({"prompt": told}, headers=headers)
+    prompt = await asyncio.to_thread(tokenizer.decode, ids, clean_up_tokenization_spaces=False)
+    return Json({"prompt": prompt}, headers=headers)
 
 
 async def count_tokens(request: Request) -> Response:
-    """Tokens of a prompt in the form of Anthropic's /v1/messages."""
+    """Returns the tokens of a prompt in the form of Anthropic's /v1/messages."""
     service: Service = request.app.state.service
     body = await read_json(request, service.limits.body_bytes, service.limits.body_seconds)
     call = counted_call(body, service.ignore_unknown)

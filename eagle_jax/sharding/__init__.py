@@ -10,7 +10,7 @@ Nothing but arrays is spread: the program is the one that runs on a single devic
 between (Auto axes). Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches
 never travel.
 
-A target with fewer key/value heads than `model` has devices keeps each of them several times, beside its own share of
+A target with fewer key/value heads than `model` has devices keeps each of them several times, with its own share of
 the queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 

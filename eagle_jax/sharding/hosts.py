@@ -1,4 +1,4 @@
-"""Several processes that run one program: they meet first, so that one that is missing is told by its number.
+"""Several processes that run one program: they meet first, so that one that is missing is reported by its number.
 
 Without that, JAX's own start ends a process that waits in vain with a core dump.
 """
@@ -33,7 +33,7 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
 
     Raises:
         ValueError: an address or number that cannot be, hosts with different numbers of devices, or "auto" where
-            nothing tells of other processes, or beside numbers.
+            no setting names other processes, or with numbers.
         TimeoutError: not all came in time; names the missing ones. With "auto" it is JAX that waits, and ends the
             process with a message of its own.
     """
@@ -67,7 +67,7 @@ def from_first(values: np.ndarray) -> np.ndarray:
 
 
 def any_says(so: bool) -> bool:
-    """Whether any process says so; all have to ask."""
+    """Returns whether any process says so; all have to ask."""
     return so if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(so)).any())
 
 
@@ -130,7 +130,7 @@ def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) ->
 def _visits(
     server: socket.socket, opened: contextlib.ExitStack, deadline: float
 ) -> Iterator[tuple[socket.socket, str]]:
-    """Who comes and what they say, until the deadline; "" when they leave.
+    """Yields connections and their messages until the deadline; "" when they leave.
 
     Nobody is waited for alone: a port scanner that connects and says nothing would keep the others out.
     """
@@ -159,7 +159,7 @@ def _visits(
 
 
 def _received(connection: socket.socket) -> bytes:
-    """What has come; nothing when the other side has left."""
+    """Returns the bytes received; empty when the other side has left."""
     try:
         return connection.recv(LONGEST)
     except OSError:

@@ -54,22 +54,22 @@ class Sharding:
         return dict(self.mesh.shape)
 
     def named(self, rules: Rules, path: str, shape: Sequence[int]) -> NamedSharding:
-        """Where an array of this path and shape lies."""
+        """Returns where an array of this path and shape lies."""
         return NamedSharding(self.mesh, fitting(spec_of(rules, path), shape, self.sizes))
 
     def put(self, tree: Tree, rules: Rules) -> Tree:
-        """The same arrays, in their places."""
+        """Returns the same arrays, in their places."""
         return map_paths(lambda path, leaf: _put(leaf, self.named(rules, path, leaf.shape)), tree)
 
     def keep(self, tree: Tree, rules: Rules) -> Tree:
-        """`put` for what is being traced."""
+        """Applies `put` to what is being traced."""
         return map_paths(
             lambda path, leaf: jax.lax.with_sharding_constraint(leaf, self.named(rules, path, leaf.shape)), tree
         )
 
 
 def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
-    """What was asked for as a mesh, for a target of this kind.
+    """Makes the sharding of a mesh option, for a target of this kind.
 
     Args:
         mesh: `"data:2,model:4"` (an axis that is not named has one device), "auto" (all devices; as many of them along
@@ -94,7 +94,7 @@ def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
 
 
 def parse(text: str) -> dict[str, int]:
-    """`{"data": 2, "model": 4}` of "data:2,model:4"."""
+    """Parses "data:2,model:4" to `{"data": 2, "model": 4}`."""
     sizes = dict.fromkeys(AXES, 1)
     parts = [re.fullmatch(r"\s*(\w+)\s*[:=]\s*(\d+)\s*", part) for part in text.split(",")]
     names = [part[1] for part in parts if part]
@@ -130,32 +130,34 @@ def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
 
 
 def model_sizes(config: LlamaConfig) -> list[int]:
-    """Sizes of the model axis that divide a target of this kind, ascending."""
+    """Returns the sizes of the model axis that divide a target of this kind, ascending."""
     divided = config.num_attention_heads, *_widths(config)
     fits = (n for n in range(1, divided[0] + 1) if not any(size % n for size in divided))
     return [n for n in fits if all(kv % n == 0 or n % kv == 0 for kv in _key_value_heads(config))]
 
 
 def _widths(config: LlamaConfig) -> list[int]:
-    """Of what is in the place of the MLP, and of what is beside it."""
+    """Returns the width of the MLP or experts, and of an MLP in parallel with experts."""
     if config.experts is None:
         return [config.intermediate_size]
-    beside = [config.intermediate_size] if config.experts.beside_mlp else []
-    return [config.experts.moe_intermediate_size, *beside]
+    parallel = [config.intermediate_size] if config.experts.parallel_mlp else []
+    return [config.experts.moe_intermediate_size, *parallel]
 
 
 def _key_value_heads(config: LlamaConfig) -> list[int]:
-    """The numbers of key/value heads that layers have."""
+    """Returns the numbers of key/value heads that layers have."""
     return [config.num_key_value_heads, *([] if config.by_layer is None else [config.by_layer.num_key_value_heads])]
 
 
 def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
-    """How many times each of the config's key/value heads is kept, so that every device along `model` has one."""
+    """Returns how many times each of the config's key/value heads is kept, so that every device along `model` has
+    one.
+    """
     return _times(config.num_attention_heads, config.num_key_value_heads, sizes)
 
 
 def widened(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
-    """The config of the same model with repeated key/value heads."""
+    """Returns the config of the same model with repeated key/value heads."""
     part = config.by_layer
     if part is not None:
         kv = part.num_key_value_heads
@@ -171,7 +173,7 @@ def _times(heads: int, kv: int, sizes: Mapping[str, int]) -> int:
 
 
 def _named(text: str, config: LlamaConfig) -> Mesh:
-    """The mesh of the first devices; of all of them where it goes over several processes."""
+    """Returns the mesh of the first devices; of all of them where it goes over several processes."""
     sizes_text = text.removeprefix(LOCAL)
     devices = jax.devices() if sizes_text == text else jax.local_devices()
     processes = len({device.process_index for device in devices})
@@ -188,13 +190,13 @@ def _named(text: str, config: LlamaConfig) -> Mesh:
 
 
 def _auto(config: LlamaConfig, devices: int) -> dict[str, int]:
-    """All devices, along `model` as many as divide the target: a request's answer comes soonest so."""
+    """Returns a mesh of all devices, along `model` as many as divide the target, which answers a request soonest."""
     parts = max(part for part in model_sizes(config) if devices % part == 0)
     return {DATA: devices // parts, MODEL: parts}
 
 
 def _put(leaf: Any, where: NamedSharding) -> Any:
-    """An array to where it belongs; one that every process made for itself becomes one array over all of them."""
+    """Puts an array where it belongs; one that every process made for itself becomes one array over all of them."""
     if where.is_fully_addressable or isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, where)
     value = np.asarray(leaf)

@@ -28,8 +28,8 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
 
     def place(path: str, value: np.ndarray) -> jax.Array:
         if is_key_or_value(path, config.qk_norm_over == "projection") and not path.endswith("/order"):
-            own = layer_of(path, config)
-            value = with_repeated_heads(value, repeats(own, sharding.sizes), own.head_dim)
+            layer_config = layer_of(path, config)
+            value = with_repeated_heads(value, repeats(layer_config, sharding.sizes), layer_config.head_dim)
         where = sharding.named(rules, path, value.shape)
         return jax.make_array_from_callback(value.shape, where, lambda index: value[index])
 
@@ -37,13 +37,13 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
 
 
 def layer_of(path: str, config: LlamaConfig) -> LlamaConfig:
-    """The config of the layer in which a parameter is."""
+    """Returns the config of the layer in which a parameter is."""
     number = re.search(r"(^|/)layers_(\d+)/", path)
     return config if number is None else config.layer(int(number[2]))
 
 
 def is_key_or_value(path: str, over_projections: bool) -> bool:
-    """Whether a weight makes keys or values, whose heads may be kept several times.
+    """Returns whether a weight makes keys or values, whose heads may be kept several times.
 
     Args:
         over_projections: norms of keys go over all heads of a token, and have numbers for each.
@@ -55,7 +55,7 @@ def is_key_or_value(path: str, over_projections: bool) -> bool:
 
 
 def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
-    """Rows of a matrix or bias `[heads * head_dim, ...]` with each head `times` times."""
+    """Returns the rows of a matrix or bias `[heads * head_dim, ...]` with each head `times` times."""
     if times == 1:
         return value
     by_head = value.reshape(-1, head_dim, *value.shape[1:])
@@ -63,21 +63,21 @@ def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
 
 
 def place_all(params: Tree, place: Place) -> Tree:
-    """Weights that were read already, into their shards."""
+    """Places weights that were read already, into their shards."""
     return map_paths(lambda path, leaf: place(path, np.asarray(leaf)), params)
 
 
 def to_host(tree: Any) -> Any:
-    """Values as numpy arrays, on every process; what another process holds is fetched from there."""
-    whole = jax.process_count() == 1 or all(
+    """Returns values as numpy arrays, on every process; what another process holds is fetched from there."""
+    is_local = jax.process_count() == 1 or all(
         leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree)
     )
-    return jax.tree.map(np.asarray, tree if whole else _gathered(tree))
+    return jax.tree.map(np.asarray, tree if is_local else _gathered(tree))
 
 
 @functools.lru_cache(maxsize=1024)
 def placement(sharding: Any) -> Any:
-    """What two shardings have in common that a compiled program takes for the same."""
+    """Returns a key that is equal for shardings that a compiled program takes for the same."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     sharded = [tuple(axis for axis in axes_of(axes) if sharding.mesh.shape[axis] > 1) for axes in sharding.spec]
@@ -92,5 +92,5 @@ def _gathered(tree: Any) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _compiled_gather(mesh: Mesh) -> Any:
-    """One function for each mesh: JAX would trace and compile another one anew at every call."""
+    """Returns one function for each mesh: JAX would trace and compile another one anew at every call."""
     return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))

@@ -69,7 +69,7 @@ STATE: Rules = (
 
 
 def spec_of(rules: Rules, path: str) -> P:
-    """The first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
+    """Returns the first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
 
     Codes, scales and minima of a quantized weight, `o_proj/weight/codes`, lie as the weight would: their axes are its
     axes. The order of its inputs is whole.
@@ -81,7 +81,7 @@ def spec_of(rules: Rules, path: str) -> P:
 
 
 def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
-    """`spec` without axes that do not divide their dimension, or that the array has no dimension for."""
+    """Returns `spec` without axes that do not divide their dimension, or that the array has no dimension for."""
     by_axis = zip(shape, spec, strict=False)
     divisible = [
         axes if size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 else None for size, axes in by_axis
@@ -92,7 +92,7 @@ def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
 
 
 def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
-    """Whether axes divide what they spread; what has one entry along an axis, every device has.
+    """Returns whether axes divide what they spread; what has one entry along an axis, every device has.
 
     An array that lacks an axis, as the order of a quantized weight's inputs does, cannot be spread so.
     """
@@ -103,18 +103,18 @@ def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
 
 
 def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
-    """Numbers of an array that each device holds."""
+    """Returns how many numbers of an array each device holds."""
     parts = (math.prod(sizes[axis] for axis in axes_of(axes)) for axes in fitting(spec, shape, sizes))
     return math.prod(shape) // math.prod(parts)
 
 
 def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
-    """Memory that arrays, or their shapes, take on each device."""
+    """Returns the memory that arrays, or their shapes, take on each device."""
 
-    def held(path: str, leaf: Any) -> int:
+    def leaf_bytes(path: str, leaf: Any) -> int:
         return per_device(spec_of(rules, path), leaf.shape, sizes) * jax.dtypes.itemsize_bits(leaf.dtype) // 8
 
-    return sum(jax.tree.leaves(map_paths(held, tree)))
+    return sum(jax.tree.leaves(map_paths(leaf_bytes, tree)))
 
 
 def axes_of(axes: Any) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def axes_of(axes: Any) -> tuple[str, ...]:
 
 
 def map_paths(function: Callable[[str, Any], Any], tree: Any) -> Any:
-    """`function(path, leaf)` of every leaf, with paths such as `layers_0/mlp/down_proj/weight`."""
+    """Applies `function(path, leaf)` to every leaf, with paths such as `layers_0/mlp/down_proj/weight`."""
 
     def at(path: Any, leaf: Any) -> Any:
         return function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf)

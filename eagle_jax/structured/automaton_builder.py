@@ -27,8 +27,8 @@ class Builder:
         blocks: deterministic automata, and the numbers of their first states.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
         self.edges: list[list[tuple[int, int, int]]] = []
         self.skips: list[list[int]] = []
         self.block_of: list[int] = []
@@ -53,26 +53,26 @@ class Builder:
 
     def _check(self, more: int) -> None:
         if len(self.edges) + more > MOST_PARTS:
-            raise too_large(self._what)
+            raise too_large(self._subject)
 
 
-def automaton_of(part: Part, what: str) -> ByteAutomaton:
-    """The deterministic automaton of a part.
+def automaton_of(part: Part, subject: str) -> ByteAutomaton:
+    """Returns the deterministic automaton of a part.
 
     Raises:
         ValueError: it is too large.
     """
-    builder = Builder(what)
+    builder = Builder(subject)
     start = builder.state()
     end = part(builder, start)
-    return _Subsets(builder, end, what).automaton(start)
+    return _Subsets(builder, end, subject).automaton(start)
 
 
 class _Subsets:
-    """The subset construction, in which a block that nothing else runs beside is taken as a whole."""
+    """The subset construction, in which a block that no other state runs in parallel with is taken as a whole."""
 
-    def __init__(self, builder: Builder, end: int, what: str):
-        self._builder, self._end, self._what = builder, end, what
+    def __init__(self, builder: Builder, end: int, subject: str):
+        self._builder, self._end, self._subject = builder, end, subject
         self._until = time.monotonic() + SECONDS
         bounds = {0, 256} | {bound for edges in builder.edges for low, high, _ in edges for bound in (low, high + 1)}
         different = {id(automaton): automaton.next for automaton, _ in builder.blocks}
@@ -95,27 +95,31 @@ class _Subsets:
             one = self._open.pop()
             self._expand(one) if isinstance(one, frozenset) else self._expand_block(one)
             if self._count > 2 * MOST_STATES or time.monotonic() > self._until:
-                raise too_large(self._what)
+                raise too_large(self._subject)
         table, final = np.full((self._count, len(self._lows)), -1, np.int32), np.zeros(self._count, bool)
         for number, rows in self._rows:
             table[number : number + len(rows)] = rows
         final[self._final] = True
-        return smallest(table, final, first, self._what, np.searchsorted(self._lows, np.arange(256), side="right") - 1)
+        return smallest(
+            table, final, first, self._subject, np.searchsorted(self._lows, np.arange(256), side="right") - 1
+        )
 
     def _closure(self, states: Iterable[int]) -> frozenset[int]:
-        """All states that these are at once, and that something leads out of."""
+        """Returns all states that these are at once, and that something leads out of."""
         return frozenset().union(*(self._closures.get(state) or self._close(state) for state in states))
 
     def _close(self, state: int) -> frozenset[int]:
-        found, open_ = {state}, [state]
+        reached, open_ = {state}, [state]
         while open_:
             for other in self._builder.skips[open_.pop()]:
-                if other not in found:
-                    found.add(other)
+                if other not in reached:
+                    reached.add(other)
                     open_.append(other)
-        kept = frozenset(one for one in found if one == self._end or self._builder.edges[one] or self._in_block(one))
-        self._closures[state] = kept
-        return kept
+        closure = frozenset(
+            one for one in reached if one == self._end or self._builder.edges[one] or self._in_block(one)
+        )
+        self._closures[state] = closure
+        return closure
 
     def _in_block(self, state: int) -> bool:
         block = self._builder.block_of[state]

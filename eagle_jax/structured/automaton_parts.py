@@ -12,12 +12,12 @@ from eagle_jax.structured.byte_automaton import ByteAutomaton
 
 
 def literal(text: str | bytes) -> Part:
-    """This text alone."""
+    """Matches this text alone."""
     return sequence(*(one_of((byte, byte)) for byte in (text.encode() if isinstance(text, str) else text)))
 
 
 def one_of(*ranges: tuple[int, int]) -> Part:
-    """One byte from ranges, their ends included."""
+    """Matches one byte from ranges, their ends included."""
 
     def add(builder, start):
         end = builder.state()
@@ -28,7 +28,7 @@ def one_of(*ranges: tuple[int, int]) -> Part:
 
 
 def sequence(*parts: Part) -> Part:
-    """One after another."""
+    """Matches parts one after another."""
 
     def add(builder, start):
         for part in parts:
@@ -39,26 +39,26 @@ def sequence(*parts: Part) -> Part:
 
 
 def either(*parts: Part) -> Part:
-    """Any one of them."""
+    """Matches any one of them."""
 
     def add(builder, start):
         end = builder.state()
         for part in parts:
-            own = builder.state()
-            builder.skips[start].append(own)
-            builder.skips[part(builder, own)].append(end)
+            branch = builder.state()
+            builder.skips[start].append(branch)
+            builder.skips[part(builder, branch)].append(end)
         return end
 
     return add
 
 
 def optional(part: Part) -> Part:
-    """It or nothing."""
+    """Matches the part or nothing."""
     return either(part, sequence())
 
 
 def repeated(part: Part, least: int = 0, most: int | None = None, separator: Part | None = None) -> Part:
-    """It `least` to `most` times, with a separator between; `most` None is any number of times."""
+    """Matches the part `least` to `most` times, with a separator between; `most` None is any number of times."""
 
     def add(builder, start):
         end, before = builder.state(), start  # a fresh last state: nothing leads out of it
@@ -84,7 +84,9 @@ def repeated(part: Part, least: int = 0, most: int | None = None, separator: Par
 
 
 def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, least: int = 0) -> Part:
-    """All required parts and any of the others, in order, with a separator between; at least one if `least` is 1."""
+    """Returns all required parts and any of the others, in order, with a separator between; at least one if `least` is
+    1.
+    """
 
     def add(builder, start):
         first, later = builder.state(), builder.state()  # where nothing stands before, and where something does
@@ -111,7 +113,7 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *
 
 
 def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> Part:
-    """`least` to `most` of them, each at most once, in any order, with a separator between."""
+    """Matches `least` to `most` of the parts, each at most once, in any order, with a separator between."""
 
     def add(builder, start):
         end, behind = builder.state(), {frozenset[int](): start}  # states, by those that were chosen before
@@ -136,12 +138,12 @@ def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> 
     return add
 
 
-def automaton(made: ByteAutomaton) -> Part:
-    """The texts of an automaton."""
+def automaton(dfa: ByteAutomaton) -> Part:
+    """Returns the texts of an automaton."""
 
     def add(builder, start):
         end = builder.state()
-        builder.skips[start].append(builder.block(made, end))
+        builder.skips[start].append(builder.block(dfa, end))
         return end
 
     return add

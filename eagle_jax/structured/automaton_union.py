@@ -5,8 +5,9 @@ import numpy as np
 from eagle_jax.structured.byte_automaton import MOST_STATES, ByteAutomaton, smallest, too_large
 
 
-def either_of(one: ByteAutomaton, other: ByteAutomaton, what: str) -> ByteAutomaton:
-    """The automaton of both: its states are pairs of theirs, of which one is -1 once a text has left that automaton.
+def either_of(one: ByteAutomaton, other: ByteAutomaton, subject: str) -> ByteAutomaton:
+    """Returns the automaton of both: its states are pairs of theirs, of which one is -1 once a text has left that
+    automaton.
 
     Raises:
         ValueError: it is too large.
@@ -26,6 +27,6 @@ def either_of(one: ByteAutomaton, other: ByteAutomaton, what: str) -> ByteAutoma
             row[reached == pair] = place[pair]
         following.append(row)
         if len(pairs) > MOST_STATES:
-            raise too_large(what)
+            raise too_large(subject)
     final = [(a >= 0 and one.final[a]) or (b >= 0 and other.final[b]) for a, b in pairs]
-    return smallest(np.stack(following), np.array(final, bool), 0, what)
+    return smallest(np.stack(following), np.array(final, bool), 0, subject)

@@ -36,7 +36,7 @@ class ByteAutomaton:
     final: Bool[np.ndarray, "s"]
 
     def accepts(self, text: bytes) -> bool:
-        """Whether this text is complete in it."""
+        """Returns whether this text is complete in it."""
         state = 0
         for byte in text:
             state = int(self.next[state, byte])
@@ -46,13 +46,13 @@ class ByteAutomaton:
 
 
 @functools.lru_cache(maxsize=256)
-def own_automaton(regex: str) -> ByteAutomaton:
-    """The automaton of an expression of this package; it is kept."""
+def cached_automaton(regex: str) -> ByteAutomaton:
+    """Returns the automaton of an expression of this package; it is kept."""
     return regex_automaton(regex)
 
 
 def regex_automaton(regex: str) -> ByteAutomaton:
-    """The automaton of the texts that a regular expression matches as a whole, in UTF-8.
+    """Returns the automaton of the texts that a regular expression matches as a whole, in UTF-8.
 
     The syntax is that of Rust's `regex`, without anchors inside, look-around, word boundaries and back references.
     Some short expressions have automata that no memory holds: those of users are built in a process of their own
@@ -100,7 +100,7 @@ def regex_automaton(regex: str) -> ByteAutomaton:
 
 
 def _without_anchors(regex: str) -> str:
-    """The expression without `^` before it and `$` after it, which say what is meant anyway."""
+    """Returns the expression without `^` before it and `$` after it, which say what is meant anyway."""
     is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
     regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
     return regex.removeprefix("^")
@@ -110,10 +110,10 @@ class TooLarge(ValueError):
     """An automaton has too many states, or takes too long to make."""
 
 
-def too_large(what: str) -> TooLarge:
-    """The error about an automaton that is too large."""
+def too_large(subject: str) -> TooLarge:
+    """Returns the error about an automaton that is too large."""
     return TooLarge(
-        f"the automaton of {what} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
+        f"the automaton of {subject} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
         "use smaller counts, or fewer wildcards before other text"
     )
 
@@ -122,7 +122,7 @@ def explored(
     start: State,
     steps: Callable[[State], Iterable[tuple[int, int, State]]],
     is_final: Callable[[State], bool],
-    what: str,
+    subject: str,
 ) -> ByteAutomaton:
     """Builds the automaton of all states that `steps` reaches; equivalent ones are not merged.
 
@@ -143,41 +143,41 @@ def explored(
             row[low : high + 1] = number[following]
         rows.append(row)
         if len(order) > MOST_STATES:
-            raise too_large(what)
+            raise too_large(subject)
     return ByteAutomaton(np.stack(rows), np.array([is_final(state) for state in order]))
 
 
-def intersection(one: ByteAutomaton, other: ByteAutomaton, what: str, *, without: bool = False) -> ByteAutomaton:
-    """The texts of both; with `without`, those of `one` that are not of the other. Raises as `explored`."""
+def intersection(one: ByteAutomaton, other: ByteAutomaton, subject: str, *, without: bool = False) -> ByteAutomaton:
+    """Returns the texts of both; with `without`, those of `one` that are not of the other. Raises as `explored`."""
     changes = np.any(np.diff(np.concatenate([one.next, other.next]), axis=1), axis=0)
     lows = np.flatnonzero(np.append(True, changes))  # bytes from one to the next do the same
     highs = [*(lows[1:] - 1).tolist(), 255]
-    mine, theirs = one.next[:, lows].tolist(), other.next[:, lows].tolist()
-    theirs.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
+    rows, other_rows = one.next[:, lows].tolist(), other.next[:, lows].tolist()
+    other_rows.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
 
     def steps(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
-        for low, high, to, beside in zip(lows.tolist(), highs, mine[pair[0]], theirs[pair[1]], strict=True):
-            if to >= 0 and (beside >= 0 or without):
-                yield low, high, (to, beside)
+        for low, high, to, other_to in zip(lows.tolist(), highs, rows[pair[0]], other_rows[pair[1]], strict=True):
+            if to >= 0 and (other_to >= 0 or without):
+                yield low, high, (to, other_to)
 
     def is_final(pair: tuple[int, int]) -> bool:
         in_other = pair[1] >= 0 and bool(other.final[pair[1]])
         return bool(one.final[pair[0]]) and in_other is not without
 
-    return explored((0, 0), steps, is_final, what)
+    return explored((0, 0), steps, is_final, subject)
 
 
 def smallest(
     following: Int[np.ndarray, "s c"],
     final: Bool[np.ndarray, "s"],
     start: int,
-    what: str,
+    subject: str,
     class_of_byte: Int[np.ndarray, "256"] | None = None,
 ) -> ByteAutomaton:
     """Minimizes an automaton: merges equivalent states, and drops those from which no text is complete.
 
     Args:
-        what: the place of the form, as errors say it.
+        subject: the place of the form, as errors say it.
         class_of_byte: the column of each byte; None where there is one for each.
 
     Raises:
@@ -191,14 +191,14 @@ def smallest(
     merged = np.where(columns >= 0, group[columns], -1)[first]
     order = _reachable(merged, int(group[start]))
     if len(order) > MOST_STATES:
-        raise too_large(what)
+        raise too_large(subject)
     place = np.full(len(merged) + 1, -1, np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     return ByteAutomaton(place[merged[order]][:, class_of_byte], final[first][order])
 
 
 def distinct_columns(table: Shaped[np.ndarray, "s c"]) -> tuple[Shaped[np.ndarray, "s d"], Int[np.ndarray, "c"]]:
-    """The columns that differ, and which of them each column is."""
+    """Returns the columns that differ, and which of them each column is."""
     number: dict[bytes, int] = {}
     transposed = np.ascontiguousarray(table.T)
     which = np.array([number.setdefault(column.tobytes(), len(number)) for column in transposed], np.int64)
@@ -207,7 +207,7 @@ def distinct_columns(table: Shaped[np.ndarray, "s c"]) -> tuple[Shaped[np.ndarra
 
 
 def leading_on(following: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s c"]:
-    """Without the edges after which nothing is complete any more."""
+    """Removes the edges after which nothing is complete any more."""
     before = _predecessors(following)
     alive, open_ = final.copy(), np.flatnonzero(final).tolist()
     while open_:
@@ -219,7 +219,7 @@ def leading_on(following: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) 
 
 
 def _predecessors(following: Int[np.ndarray, "s c"]) -> Callable[[int], list[int]]:
-    """The states that lead to each state."""
+    """Returns the states that lead to each state."""
     count = len(following)
     states, classes = np.nonzero(following >= 0)
     edges = np.unique(following[states, classes].astype(np.int64) * count + states)
@@ -265,26 +265,28 @@ def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -
 
 
 def _split(
-    whole: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
+    group: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
 ) -> list[list[int]]:
-    """The parts that leave a group: all but the largest. States that `parts` does not hold lead to the same groups."""
+    """Returns the parts that leave a group: all but the largest. States that `parts` does not hold lead to the same
+    groups.
+    """
     looked_at = {state for part in parts.values() for state in part}
-    if len(looked_at) < len(whole):
-        like = signature(next(state for state in whole if state not in looked_at))
-        rest = len(whole) - len(looked_at) + len(parts.get(like, ()))
+    if len(looked_at) < len(group):
+        like = signature(next(state for state in group if state not in looked_at))
+        rest = len(group) - len(looked_at) + len(parts.get(like, ()))
         if rest >= max(map(len, parts.values())):
             return [part for other, part in parts.items() if other != like]
-        parts.setdefault(like, []).extend(whole - looked_at)
+        parts.setdefault(like, []).extend(group - looked_at)
     largest = max(parts, key=lambda other: len(parts[other]))
     return [part for other, part in parts.items() if other != largest]
 
 
 def _reachable(following: Int[np.ndarray, "s c"], start: int) -> list[int]:
     """States that can be reached, the first one first."""
-    order, known, rows = [start], {start, -1}, following.tolist()
+    order, reached, rows = [start], {start, -1}, following.tolist()
     for state in order:
         for to in rows[state]:
-            if to not in known:
-                known.add(to)
+            if to not in reached:
+                reached.add(to)
                 order.append(to)
     return order

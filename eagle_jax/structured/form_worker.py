@@ -35,10 +35,10 @@ def main(memory: int, niceness: int) -> None:
     tokens: tuple[bytes, ...] = ()
     while True:
         try:
-            form, own_tokens, stop_ids, seconds = pickle.load(sys.stdin.buffer)
+            form, new_tokens, stop_ids, seconds = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        tokens = tokens if own_tokens is None else own_tokens
+        tokens = tokens if new_tokens is None else new_tokens
         if not hasattr(os, "fork"):
             timer = threading.Timer(seconds, os._exit, (1,))
             timer.start()

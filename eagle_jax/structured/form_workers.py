@@ -60,9 +60,9 @@ class _Worker:
 
     def ask(self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], seconds: float) -> None:
         assert self._process.stdin is not None
-        known, self._tokens = self._tokens is tokens, tokens
+        is_same, self._tokens = self._tokens is tokens, tokens
         with contextlib.suppress(OSError):  # it has ended, as the answer will say
-            pickle.dump((form, None if known else tokens, tuple(stop_ids), seconds), self._process.stdin)
+            pickle.dump((form, None if is_same else tokens, tuple(stop_ids), seconds), self._process.stdin)
             self._process.stdin.flush()
 
     def answer(self, seconds: float) -> object:
@@ -95,7 +95,7 @@ class _Lane:
         seconds: of the CPU that each may take.
         niceness: of the process.
         waiting: how many may wait.
-        stops: whether one that is being made is given up as soon as its request is told to stop.
+        stops: whether one that is being made is given up as soon as its request is cancelled.
     """
 
     def __init__(self, seconds: float, niceness: int, waiting: int, *, stops: bool) -> None:
@@ -105,7 +105,7 @@ class _Lane:
         self._worker: _Worker | None = None
 
     def make(self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], stopping: threading.Event) -> object:
-        """The automaton, or the error that making it raised; None if it would take more than it may."""
+        """Returns the automaton, or the error that making it raised; None if it would take more than it may."""
         with self._turn(stopping):
             if self._worker is None or not self._worker.runs:
                 self._worker = _Worker(self._niceness)
@@ -128,21 +128,21 @@ class _Lane:
     @contextlib.contextmanager
     def _turn(self, stopping: threading.Event) -> Iterator[None]:
         """Waits for the process and has it for the block."""
-        own = object()
+        turn = object()
         with self._changed:
             if len(self._queue) > self._most_waiting:
                 raise FormsBusy(f"{self._most_waiting} other forms of answers wait to be made; ask again later")
-            self._queue.append(own)
+            self._queue.append(turn)
         try:
             with self._changed:
-                while self._queue[0] is not own:
+                while self._queue[0] is not turn:
                     self._changed.wait(POLL)
                     if stopping.is_set():
                         raise FormsStopped(STOPPED)
             yield
         finally:
             with self._changed:
-                self._queue.remove(own)
+                self._queue.remove(turn)
                 self._changed.notify_all()
 
 
@@ -157,7 +157,7 @@ class FormWorkers:
     def make(
         self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], stopping: threading.Event
     ) -> TokenAutomaton:
-        """The automaton of a form.
+        """Returns the automaton of a form.
 
         Args:
             stopping: once it is set, only what is nearly there is waited for.
@@ -184,7 +184,7 @@ class FormWorkers:
 
 
 def _described(form: Form) -> str:
-    """A form in a few words; a schema by its place in the request."""
+    """Returns a form in a few words; a schema by its place in the request."""
     text = str(form.value)
     if form.name == "json_schema":
         schema = json.loads(text)

@@ -21,14 +21,14 @@ class Writer(Protocol):
     """Makes parts of schemas."""
 
     def write(self, schemas: list[Any], place: Place) -> Part | None:
-        """The part of the values that fit all of several schemas; None if there are none."""
+        """Returns the part of the values that fit all of several schemas; None if there are none."""
 
     def values(self, schema: Any, place: Place) -> list[Any] | None:
-        """The values that a schema lists; None if it does not."""
+        """Returns the values that a schema lists; None if it does not."""
 
 
 def any_value(depth: int) -> Part:
-    """Any value that nests at most so deep."""
+    """Matches any value that nests at most so deep."""
     scalars = leaf(STRING), leaf(NUMBER), literal("true"), literal("false"), literal("null")
     if not depth:
         return either(*scalars)
@@ -37,7 +37,7 @@ def any_value(depth: int) -> Part:
 
 
 def object_of(value: Part, key: Part | None = None, least: int = 0, most: int | None = None) -> Part:
-    """Objects with any keys, or those that a part has, and so many of them."""
+    """Matches objects with any keys, or those that a part has, and so many of them."""
     return _between("{", repeated(sequence(key or leaf(STRING), COLON, value), least, most, COMMA), "}")
 
 
@@ -49,13 +49,13 @@ def _between(opening: str, inside: Part, closing: str) -> Part:
     return sequence(literal(opening), SPACE, inside, SPACE, literal(closing))
 
 
-def objects(said: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
-    """Objects with the properties that a schema names, in its order, or with any where it names none."""
-    properties, required = _named(said, place)
-    least, most = count(said, "minProperties", place.name) or 0, count(said, "maxProperties", place.name)
+def objects(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
+    """Matches objects with the properties that a schema names, in its order, or with any where it names none."""
+    properties, required = _named(keywords, place)
+    least, most = count(keywords, "minProperties", place.name) or 0, count(keywords, "maxProperties", place.name)
     if not properties:
-        return _map(said, place, writer, least, most)
-    keys = _keys(said, place, writer)
+        return _map(keywords, place, writer, least, most)
+    keys = _keys(keywords, place, writer)
     allowed = None if keys is None else automaton_of(keys, place.name)
     written: dict[str, Part] = {}
     for name, schemas in properties.items():
@@ -77,11 +77,11 @@ def objects(said: Mapping[str, Any], place: Place, writer: Writer) -> Part | Non
     return _between("{", in_order([*written.values()], must, COMMA, least=min(least, 1)), "}")
 
 
-def _named(said: Mapping[str, Any], place: Place) -> tuple[dict[str, list[Any]], set[str]]:
-    """The schemas of each property that a schema names or requires, and which it requires."""
+def _named(keywords: Mapping[str, Any], place: Place) -> tuple[dict[str, list[Any]], set[str]]:
+    """Returns the schemas of each property that a schema names or requires, and which it requires."""
     where = place.name
-    named, required = entries(said, "properties", dict, where), entries(said, "required", list, where)
-    patterns, extra = entries(said, "patternProperties", dict, where), said.get("additionalProperties", True)
+    named, required = entries(keywords, "properties", dict, where), entries(keywords, "required", list, where)
+    patterns, extra = entries(keywords, "patternProperties", dict, where), keywords.get("additionalProperties", True)
     properties: dict[str, list[Any]] = {}
     for name in [*named, *required]:
         if not isinstance(name, str):
@@ -97,25 +97,28 @@ def _named(said: Mapping[str, Any], place: Place) -> tuple[dict[str, list[Any]],
     return properties, set(required)
 
 
-def _keys(said: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
-    """What `propertyNames` allows; None where there is no such keyword."""
-    if "propertyNames" not in said:
+def _keys(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
+    """Returns the part for the keys that `propertyNames` allows; None without that keyword."""
+    if "propertyNames" not in keywords:
         return None
-    keys = writer.write([{"type": "string"}, said["propertyNames"]], place.below("propertyNames"))
+    keys = writer.write([{"type": "string"}, keywords["propertyNames"]], place.below("propertyNames"))
     return sequence() if keys is None else keys  # the empty text is no key
 
 
-def _map(said: Mapping[str, Any], place: Place, writer: Writer, least: int, most: int | None) -> Part | None:
-    """Objects that name no properties."""
-    patterns = said.get("patternProperties", {})
+def _map(keywords: Mapping[str, Any], place: Place, writer: Writer, least: int, most: int | None) -> Part | None:
+    """Matches objects that name no properties."""
+    patterns = keywords.get("patternProperties", {})
     if len(patterns) > 1:
         raise ValueError(
             f"{place.name}.patternProperties has several patterns, which cannot be followed; name properties"
         )
-    keys, extra = _keys(said, place, writer), said.get("additionalProperties", said.get("unevaluatedProperties", True))
+    keys, extra = (
+        _keys(keywords, place, writer),
+        keywords.get("additionalProperties", keywords.get("unevaluatedProperties", True)),
+    )
     if patterns:
         [(pattern, extra)] = patterns.items()
-        of_keys = [{"type": "string", "pattern": pattern}, said.get("propertyNames", True)]
+        of_keys = [{"type": "string", "pattern": pattern}, keywords.get("propertyNames", True)]
         keys = writer.write(of_keys, place.below("patternProperties"))
     value = None if extra is False else writer.write([extra], place.below("additionalProperties"))
     if value is None:
@@ -125,16 +128,16 @@ def _map(said: Mapping[str, Any], place: Place, writer: Writer, least: int, most
     return object_of(value, keys, least, most)
 
 
-def array(said: Mapping[str, Any], place: Place, writer: Writer, longest: int) -> Part | None:
-    """Arrays of items that schemas allow; a `maxItems` above `longest` counts as that, or as `minItems`."""
+def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: int) -> Part | None:
+    """Matches arrays of items that schemas allow; a `maxItems` above `longest` counts as that, or as `minItems`."""
     where = place.name
-    least, most = count(said, "minItems", where) or 0, count(said, "maxItems", where)
+    least, most = count(keywords, "minItems", where) or 0, count(keywords, "maxItems", where)
     if most is not None and most < least:
         raise ValueError(f"{where} has minItems={least} above maxItems={most}; expected at most that")
-    first, rest = entries(said, "prefixItems", list, where), said.get("items", True)
+    first, rest = entries(keywords, "prefixItems", list, where), keywords.get("items", True)
     if isinstance(rest, list):  # as drafts before 2020-12 have it
-        first, rest = rest, said.get("additionalItems", True)
-    if said.get("uniqueItems") is True and (most is None or most > 1):
+        first, rest = rest, keywords.get("additionalItems", True)
+    if keywords.get("uniqueItems") is True and (most is None or most > 1):
         return _unique(None if first else writer.values(rest, place.below("items")), least, most, where)
     item = None if rest is False else writer.write([rest], place.below("items"))
     if not first:
@@ -151,7 +154,7 @@ def array(said: Mapping[str, Any], place: Place, writer: Writer, longest: int) -
 
 
 def _unique(values: list[Any] | None, least: int, most: int | None, where: str) -> Part | None:
-    """Arrays that have each of some values at most once."""
+    """Matches arrays that have each of some values at most once."""
     if values is None:
         raise ValueError(
             f"{where}.uniqueItems cannot be followed here, but of an enum: no finite automaton tells items apart"

@@ -48,7 +48,7 @@ class Place:
     refs: tuple[str, ...] = ()
 
     def below(self, keyword: str, name: str | int | None = None) -> "Place":
-        """The place of a schema within this one."""
+        """Returns the place of a schema within this one."""
         where = f"{self.name}.{keyword}"
         if isinstance(name, str) and name.isidentifier():
             where += f".{name}"
@@ -58,42 +58,42 @@ class Place:
 
 
 def followed(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The keywords of a schema that change what is valid.
+    """Returns the keywords of a schema that change what is valid.
 
     Raises:
         ValueError: one of them cannot be followed, or is spelt almost like one that can.
     """
-    said = {name: value for name, value in schema.items() if name in FOLLOWED}
+    keywords = {name: value for name, value in schema.items() if name in FOLLOWED}
     for name in schema:
-        if name in said or name in NOTES or name.startswith("x-"):
+        if name in keywords or name in NOTES or name.startswith("x-"):
             continue
         if name in REFUSED:
             kinds = schema.get("type")
-            known = KEYWORDS.get(kinds, APPLIED) if isinstance(kinds, str) else APPLIED
-            raise ValueError(f"{where}.{name} cannot be followed here; the keywords that can are {names(known)}")
+            accepted = KEYWORDS.get(kinds, APPLIED) if isinstance(kinds, str) else APPLIED
+            raise ValueError(f"{where}.{name} cannot be followed here; the keywords that can are {names(accepted)}")
         # any other word describes, as validators have it, but a slip of the pen does not
         meant = difflib.get_close_matches(name, FOLLOWED | REFUSED, 1, 0.85)
         if meant:
             raise ValueError(f"{where}.{name} is no keyword; expected {meant[0]}, or leave it out")
-    return said
+    return keywords
 
 
 def types(value: Any, where: str) -> list[str]:
-    """The types that `type` names, one or several."""
+    """Returns the types that `type` names, one or several."""
     kinds = [value] if isinstance(value, str) else value
     if not isinstance(kinds, list) or not kinds or not all(kind in TYPES for kind in kinds):
         raise ValueError(f"{where}.type={json.dumps(value)[:60]}; expected one of {', '.join(TYPES)}, or a list")
     return kinds
 
 
-def guessed_types(said: Mapping[str, Any]) -> list[str]:
-    """The types that answers have where a schema states none: those that its keywords are about."""
-    return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & said.keys()]
+def guessed_types(keywords: Mapping[str, Any]) -> list[str]:
+    """Returns the types that answers have where a schema states none: those that its keywords are about."""
+    return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & keywords.keys()]
 
 
-def count(said: Mapping[str, Any], name: str, where: str) -> int | None:
-    """A number of characters, items or properties."""
-    value = said.get(name)
+def count(keywords: Mapping[str, Any], name: str, where: str) -> int | None:
+    """Returns a number of characters, items or properties."""
+    value = keywords.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value != value // 1:
@@ -101,9 +101,9 @@ def count(said: Mapping[str, Any], name: str, where: str) -> int | None:
     return int(value)
 
 
-def entries(said: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
-    """The object or list that a keyword has; an empty one where it is not there."""
-    value = said.get(name, kind())
+def entries(keywords: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    """Returns the object or list that a keyword has; an empty one where it is not there."""
+    value = keywords.get(name, kind())
     if not isinstance(value, kind):
         raise ValueError(
             f"{where}.{name}={json.dumps(value)[:60]}; expected {'an object' if kind is dict else 'a list'}"
@@ -112,5 +112,5 @@ def entries(said: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
 
 
 def names(of: Iterable[str]) -> str:
-    """Words in a line."""
+    """Joins words in a line."""
     return ", ".join(sorted(of)) or "none"

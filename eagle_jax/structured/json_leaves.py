@@ -9,7 +9,7 @@ from typing import Any
 
 from eagle_jax.structured.automaton_builder import Part
 from eagle_jax.structured.automaton_parts import automaton, either, literal
-from eagle_jax.structured.byte_automaton import own_automaton
+from eagle_jax.structured.byte_automaton import cached_automaton
 from eagle_jax.structured.json_keywords import BOUNDS, KEYWORDS, TYPES, count, names, types
 from eagle_jax.structured.json_numbers import Bound, numbers
 from eagle_jax.structured.json_regexes import NUMBER
@@ -19,12 +19,12 @@ LARGEST = Decimal("1e400")  # of a bound
 
 def leaf(regex: str) -> Part:
     """Matches an expression of this package."""
-    return automaton(own_automaton(regex))
+    return automaton(cached_automaton(regex))
 
 
-def literals(said: Mapping[str, Any], where: str) -> Part:
-    """The values of an `enum` that the schema's other keywords allow."""
-    values, others = said["enum"], {name: value for name, value in said.items() if name != "enum"}
+def literals(keywords: Mapping[str, Any], where: str) -> Part:
+    """Returns the values of an `enum` that the schema's other keywords allow."""
+    values, others = keywords["enum"], {name: value for name, value in keywords.items() if name != "enum"}
     if not isinstance(values, list):
         raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")
     left = [value for value in values if _fits(value, others, where)]
@@ -34,32 +34,34 @@ def literals(said: Mapping[str, Any], where: str) -> Part:
 
 
 def literal_of(value: Any) -> Part:
-    """A value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
+    """Returns a value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
     texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
     return either(*map(literal, sorted(texts)))
 
 
-def _fits(value: Any, said: Mapping[str, Any], where: str) -> bool:
-    """Whether a value is of a schema's type, and what its keywords say of such a value."""
-    if not any(_is_a(value, kind) for kind in types(said.get("type", list(TYPES)), where)):
+def _fits(value: Any, keywords: Mapping[str, Any], where: str) -> bool:
+    """Returns whether a value is of a schema's type, and what its keywords say of such a value."""
+    if not any(_is_a(value, kind) for kind in types(keywords.get("type", list(TYPES)), where)):
         return False
     kind = next(kind for kind in TYPES if _is_a(value, kind))
     if kind in ("object", "array"):
-        beside = said.keys() & KEYWORDS[kind]
-        if beside:
+        unsupported = keywords.keys() & KEYWORDS[kind]
+        if unsupported:
             raise ValueError(
-                f"{where} has enum or const beside {names(beside)}, which cannot be followed; leave it out"
+                f"{where} has enum or const beside {names(unsupported)}, which cannot be followed; leave it out"
             )
     if kind == "string":
-        least, most = count(said, "minLength", where) or 0, count(said, "maxLength", where)
+        least, most = count(keywords, "minLength", where) or 0, count(keywords, "maxLength", where)
         if len(value) < least or most is not None and len(value) > most:
             return False
         try:
-            return "pattern" not in said or re.search(said["pattern"], value) is not None
+            return "pattern" not in keywords or re.search(keywords["pattern"], value) is not None
         except (re.error, TypeError) as error:
-            raise ValueError(f"{where}.pattern={said['pattern']!r} {error}; expected a regular expression") from None
+            raise ValueError(
+                f"{where}.pattern={keywords['pattern']!r} {error}; expected a regular expression"
+            ) from None
     if kind in ("integer", "number"):
-        low, high, multiple = _range(said, where)
+        low, high, multiple = _range(keywords, where)
         exact = Decimal(repr(value))
         return (
             (low is None or exact > low.value or exact == low.value and low.is_included)
@@ -78,21 +80,21 @@ def _is_a(value: Any, kind: str) -> bool:
     return kind != "boolean" and isinstance(value, python[kind])  # type: ignore[arg-type]
 
 
-def number(said: Mapping[str, Any], where: str, *, whole: bool) -> Part:
-    """Numbers within bounds, without exponents; any number where there are none."""
-    if not whole and not said.keys() & BOUNDS:
+def number(keywords: Mapping[str, Any], where: str, *, integers: bool) -> Part:
+    """Matches numbers within bounds, without exponents; any number where there are none."""
+    if not integers and not keywords.keys() & BOUNDS:
         return leaf(NUMBER)
-    low, high, multiple = _range(said, where)
-    if whole and multiple is not None:
+    low, high, multiple = _range(keywords, where)
+    if integers and multiple is not None:
         multiple = Fraction(multiple.numerator)  # the least whole number that is a multiple of it
     try:
-        part = numbers(low, high, whole=whole, multiple=multiple)
+        part = numbers(low, high, integers=integers, multiple=multiple)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if part is None:
-        kind = "whole number" if whole else "number"
-        ends = [str(said.get(name, said.get(other, "any"))) for name, other in ENDS]
-        of = "" if multiple is None else f" and a multiple of {said['multipleOf']}"
+        kind = "whole number" if integers else "number"
+        ends = [str(keywords.get(name, keywords.get(other, "any"))) for name, other in ENDS]
+        of = "" if multiple is None else f" and a multiple of {keywords['multipleOf']}"
         raise ValueError(
             f"{where}: no {kind} is from {ends[0]} to {ends[1]}{of}; expected bounds with something between"
         )
@@ -102,27 +104,27 @@ def number(said: Mapping[str, Any], where: str, *, whole: bool) -> Part:
 ENDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 
 
-def _range(said: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound | None, Fraction | None]:
-    """The bounds of numbers, and what they are multiples of."""
-    low, high = (_bound(said, *ends, where) for ends in ENDS)
-    multiple = _decimal(said, "multipleOf", where)
+def _range(keywords: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound | None, Fraction | None]:
+    """Returns the bounds of numbers, and what they are multiples of."""
+    low, high = (_bound(keywords, *ends, where) for ends in ENDS)
+    multiple = _decimal(keywords, "multipleOf", where)
     if multiple is not None and multiple <= 0:
-        raise ValueError(f"{where}.multipleOf={said['multipleOf']}; expected a number above 0")
+        raise ValueError(f"{where}.multipleOf={keywords['multipleOf']}; expected a number above 0")
     return low, high, None if multiple is None else Fraction(multiple)
 
 
-def _bound(said: Mapping[str, Any], name: str, exclusive: str, where: str) -> Bound | None:
-    """The tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
-    is_excluded = said.get(exclusive) is True
-    value = _decimal(said, name, where)
-    other = None if isinstance(said.get(exclusive), bool) else _decimal(said, exclusive, where)
+def _bound(keywords: Mapping[str, Any], name: str, exclusive: str, where: str) -> Bound | None:
+    """Returns the tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
+    is_excluded = keywords.get(exclusive) is True
+    value = _decimal(keywords, name, where)
+    other = None if isinstance(keywords.get(exclusive), bool) else _decimal(keywords, exclusive, where)
     if value is None or other is not None and (other >= value if name == "minimum" else other <= value):
         return None if other is None else Bound(other, False)
     return Bound(value, not is_excluded)
 
 
-def _decimal(said: Mapping[str, Any], name: str, where: str) -> Decimal | None:
-    value = said.get(name)
+def _decimal(keywords: Mapping[str, Any], name: str, where: str) -> Decimal | None:
+    value = keywords.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(Decimal(repr(value))) < LARGEST:

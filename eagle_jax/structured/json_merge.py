@@ -8,11 +8,11 @@ from typing import Any
 
 from eagle_jax.structured.json_keywords import TYPES, types
 
-Said = dict[str, Any]
+Keywords = dict[str, Any]
 
 
-def merged(one: Said, other: Said, where: str) -> Said:
-    """The keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
+def merged(one: Keywords, other: Keywords, where: str) -> Keywords:
+    """Returns the keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
 
     Raises:
         ValueError: two keywords differ that cannot be joined.
@@ -22,25 +22,25 @@ def merged(one: Said, other: Said, where: str) -> Said:
     one, other = _closed(one, other), _closed(other, one)
     both = one | other
     for name in one.keys() & other.keys():
-        mine, theirs = one[name], other[name]
-        if mine != theirs or isinstance(mine, bool) != isinstance(theirs, bool):
+        first, second = one[name], other[name]
+        if first != second or isinstance(first, bool) != isinstance(second, bool):
             if name not in JOINED:
                 raise ValueError(
-                    f"{where} has {name} twice, {json.dumps(mine)[:60]} and {json.dumps(theirs)[:60]}, which cannot be "
-                    "followed together here; merge them into one"
+                    f"{where} has {name} twice, {json.dumps(first)[:60]} and {json.dumps(second)[:60]}, which cannot "
+                    "be followed together here; merge them into one"
                 )
             try:
-                both[name] = JOINED[name](mine, theirs)
+                both[name] = JOINED[name](first, second)
             except (TypeError, AttributeError):
                 raise ValueError(
-                    f"{where}.{name}={json.dumps(mine)[:60]} beside {json.dumps(theirs)[:60]}; expected two values of "
+                    f"{where}.{name}={json.dumps(first)[:60]} beside {json.dumps(second)[:60]}; expected two values of "
                     "the kind that the keyword has"
                 ) from None
     return both
 
 
-def _closed(one: Said, other: Said) -> Said:
-    """A schema whose properties also have to be what another schema says of those that it does not name."""
+def _closed(one: Keywords, other: Keywords) -> Keywords:
+    """Returns a schema whose properties also have to be what another schema says of those that it does not name."""
     extra, named = other.get("additionalProperties", True), other.get("properties", {})
     properties = one.get("properties")
     if extra is True or not isinstance(properties, Mapping) or not isinstance(named, Mapping):
@@ -63,13 +63,13 @@ def _by_name(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _types(one: Any, other: Any) -> list[str]:
-    mine, theirs = types(one, "the schema"), types(other, "the schema")
+    first, second = types(one, "the schema"), types(other, "the schema")
     return [
         kind
         for kind in TYPES
-        if (kind in mine or kind == "integer" and "number" in mine)
-        and (kind in theirs or kind == "integer" and "number" in theirs)
-        and not (kind == "integer" and "number" in mine and "number" in theirs)
+        if (kind in first or kind == "integer" and "number" in first)
+        and (kind in second or kind == "integer" and "number" in second)
+        and not (kind == "integer" and "number" in first and "number" in second)
     ]
 
 
@@ -81,8 +81,8 @@ def _key(value: Any) -> str:
 
 
 def _least_multiple(one: Any, other: Any) -> int | float:
-    mine, theirs = (Fraction(repr(value)) for value in (one, other))
-    least = Fraction(math.lcm(mine.numerator, theirs.numerator), math.gcd(mine.denominator, theirs.denominator))
+    first, second = (Fraction(repr(value)) for value in (one, other))
+    least = Fraction(math.lcm(first.numerator, second.numerator), math.gcd(first.denominator, second.denominator))
     return int(least) if least.denominator == 1 else float(least)
 
 

@@ -59,8 +59,8 @@ class _Digits(NamedTuple):
     is_zero: bool = False
 
 
-def numbers(low: Bound | None, high: Bound | None, *, whole: bool, multiple: Fraction | None = None) -> Part | None:
-    """The numbers of a range without exponents, whole ones or all; None if there are none.
+def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: Fraction | None = None) -> Part | None:
+    """Returns the numbers of a range without exponents, whole ones or all; None if there are none.
 
     Args:
         low, high: None where the range is open.
@@ -71,25 +71,25 @@ def numbers(low: Bound | None, high: Bound | None, *, whole: bool, multiple: Fra
     """
     signs = []
     if low is None or low.value < 0:
-        least = _larger(Bound(Decimal(int(whole))), None if high is None else high.negated())  # there is no -0
-        signs.append((literal("-"), _magnitudes(least, None if low is None else low.negated(), whole, multiple)))
+        least = _larger(Bound(Decimal(int(integers))), None if high is None else high.negated())  # there is no -0
+        signs.append((literal("-"), _magnitudes(least, None if low is None else low.negated(), integers, multiple)))
     if high is None or high.value >= 0:
-        signs.append((literal(""), _magnitudes(_larger(Bound(Decimal(0)), low), high, whole, multiple)))
-    parts = [sequence(sign, automaton(made)) for sign, made in signs if made.final.any()]
+        signs.append((literal(""), _magnitudes(_larger(Bound(Decimal(0)), low), high, integers, multiple)))
+    parts = [sequence(sign, automaton(magnitudes)) for sign, magnitudes in signs if magnitudes.final.any()]
     return either(*parts) if parts else None
 
 
 def _larger(one: Bound, other: Bound | None) -> Bound:
-    """The tighter one of two lower bounds."""
+    """Returns the tighter one of two lower bounds."""
     if other is None or other.value < one.value:
         return one
     return other if other.value > one.value or not other.is_included else one
 
 
 @functools.lru_cache(maxsize=256)
-def _magnitudes(low: Bound, high: Bound | None, whole: bool, multiple: Fraction | None) -> ByteAutomaton:
-    """Numbers from `low` >= 0 to `high` without a sign and without leading zeros."""
-    places = 0 if whole else None if multiple is None else _places(multiple)
+def _magnitudes(low: Bound, high: Bound | None, integers: bool, multiple: Fraction | None) -> ByteAutomaton:
+    """Matches numbers from `low` >= 0 to `high` without a sign and without leading zeros."""
+    places = 0 if integers else None if multiple is None else _places(multiple)
     modulus = 1 if multiple is None else int(multiple * 10 ** (places or 0))
     rules = _Rules(low, high, places, modulus)
     return explored(_Digits(), rules.steps, rules.is_final, "numbers with these bounds and multipleOf")
@@ -112,7 +112,7 @@ class _Rules:
 
     def steps(self, digits: _Digits) -> Iterable[tuple[int, int, _Digits]]:
         for digit in range(10):
-            further = self._behind_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
+            further = self._after_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
             if further is not None:
                 yield ZERO + digit, ZERO + digit, further
         if digits.size and not digits.has_point and self.places != 0:
@@ -139,13 +139,13 @@ class _Rules:
         count = min(digits.size + 1, max(len(low), len(high)) + 1)
         return self._with(digits, digit, count, low, high, is_zero=digits.size == 0 and digit == 0)
 
-    def _behind_point(self, digits: _Digits, digit: int) -> _Digits | None:
+    def _after_point(self, digits: _Digits, digit: int) -> _Digits | None:
         low, high = self.low.fraction, self.high.fraction if self.high else ""
         if self.places is not None and digits.size >= self.places:
             return None
         count = min(digits.size + 1, max(len(low), len(high), self.places or 0, 1))
-        further = self._with(digits, digit, count, low, high)
-        return further if further.low >= 0 >= further.high else None
+        following = self._with(digits, digit, count, low, high)
+        return following if following.low >= 0 >= following.high else None
 
     def _with(self, digits: _Digits, digit: int, count: int, low: str, high: str, is_zero: bool = False) -> _Digits:
         remainder = (10 * digits.remainder + digit) % self.modulus
@@ -155,21 +155,23 @@ class _Rules:
         return _Digits(count, above, below, remainder, digits.has_point, is_zero)
 
     def _relations(self, digits: _Digits) -> tuple[int, int]:
-        """Whether what was read is below, at or above as much of the bounds."""
+        """Returns whether what was read is below, at or above as much of the bounds."""
         if digits.has_point:
             return digits.low, digits.high
         return _relation(digits, digits.low, self.low), _relation(digits, digits.high, self.high)
 
 
 def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
-    """Whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
+    """Returns whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole
+    part.
+    """
     if bound is None:
         return -1
     return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared
 
 
 def _places(multiple: Fraction) -> int:
-    """How many digits after the point the multiples of a number have. Raises ValueError if they do not end."""
+    """Returns how many digits after the point the multiples of a number have. Raises ValueError if they do not end."""
     places = next((places for places in range(20) if (multiple * 10**places).denominator == 1), None)
     if places is None:
         raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected 19 at most")

@@ -8,38 +8,38 @@ from urllib.parse import unquote
 from eagle_jax.structured.json_keywords import TYPES, entries, guessed_types
 
 
-def found_at(root: Any, ref: str) -> Any:
-    """The place in a schema that a JSON pointer names; None if there is none."""
-    found = root
+def resolve_pointer(root: Any, ref: str) -> Any:
+    """Returns the place in a schema that a JSON pointer names; None if there is none."""
+    node = root
     for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.removeprefix("#").split("/")[1:]):
-        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
-        elif isinstance(found, Mapping) and part in found:
-            found = found[part]
+        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, Mapping) and part in node:
+            node = node[part]
         else:
             return None
-    return found
+    return node
 
 
-def exclude_each_other(schemas: list[Any], beside: Mapping[str, Any], root: Any) -> bool:
-    """Whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires what
-    another one does not allow or, as answers have no other properties than a schema names, never has.
+def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any) -> bool:
+    """Returns whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires
+    what another one does not allow or, as answers have no other properties than a schema names, never has.
 
     Args:
-        beside: what holds for all of them.
+        common: what holds for all of them.
     """
-    opened = [_opened(schema, beside, root) for schema in schemas]
+    opened = [_opened(schema, common, root) for schema in schemas]
     return all(_exclude(one, other, root) for one, other in itertools.combinations(opened, 2))
 
 
-def _opened(schema: Any, beside: Mapping[str, Any], root: Any) -> Any:
-    """A schema with what it refers to, as far as that can be told, and with what stands beside it."""
+def _opened(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
+    """Returns a schema with what it refers to, as far as that can be resolved, and with the keywords next to it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
             return schema
         inner = schema.get("allOf")
         if isinstance(schema.get("$ref"), str):
-            target = found_at(root, schema["$ref"])
+            target = resolve_pointer(root, schema["$ref"])
         elif isinstance(inner, list) and len(inner) == 1:
             target = inner[0]
         else:
@@ -48,10 +48,10 @@ def _opened(schema: Any, beside: Mapping[str, Any], root: Any) -> Any:
         schema = {**target, **rest} if isinstance(target, Mapping) else target
     if not isinstance(schema, Mapping):
         return schema
-    named = [entries(one, "properties", dict, "oneOf") for one in (beside, schema)]
-    required = [entries(one, "required", list, "oneOf") for one in (beside, schema)]
+    named = [entries(one, "properties", dict, "oneOf") for one in (common, schema)]
+    required = [entries(one, "required", list, "oneOf") for one in (common, schema)]
     joined = {"properties": {**named[0], **named[1]}, "required": [*required[0], *required[1]]}
-    return {**beside, **schema, **{name: value for name, value in joined.items() if value}}
+    return {**common, **schema, **{name: value for name, value in joined.items() if value}}
 
 
 def _exclude(one: Any, other: Any, root: Any) -> bool:
@@ -65,7 +65,7 @@ def _exclude(one: Any, other: Any, root: Any) -> bool:
 
 
 def _never_fits(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
-    """Whether no answer to one schema fits another one."""
+    """Returns whether no answer to one schema fits another one."""
     shared = _kinds(one, guessed_types(one) or TYPES) & _kinds(other, TYPES)
     if shared - {"object"}:
         return False
@@ -91,13 +91,13 @@ def _constants(schema: Any) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _differ(mine: list[Any] | None, theirs: list[Any] | None) -> bool:
-    """Whether both have constants, and none in common."""
-    return mine is not None and theirs is not None and not any(value in theirs for value in mine)
+def _differ(first: list[Any] | None, second: list[Any] | None) -> bool:
+    """Returns whether both have constants, and none in common."""
+    return first is not None and second is not None and not any(value in second for value in first)
 
 
 def _kinds(schema: Mapping[str, Any], unsaid: Iterable[str]) -> set[str]:
-    """The types that a value of a schema may have, an integer being a number as well."""
+    """Returns the types that a value of a schema may have, an integer being a number as well."""
     kinds = schema.get("type", [*unsaid])
     kinds = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)}
     return (

@@ -54,12 +54,13 @@ class Alternative:
 
 
 def escaped(text: str) -> str:
-    """A regular expression that matches this text alone."""
+    """Returns a regular expression that matches this text alone."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
 
 def alternatives(pattern: str) -> list[Alternative]:
-    """JSON strings with text that a schema's `pattern` finds something in (ECMA-262), of characters without escapes.
+    """Returns JSON strings with text that a schema's `pattern` finds something in (ECMA-262), of characters without
+    escapes.
 
     Raises:
         ValueError: the pattern has what no finite automaton holds, or means characters that JSON escapes.
@@ -68,14 +69,14 @@ def alternatives(pattern: str) -> list[Alternative]:
 
 
 def _split(pattern: str) -> list[str]:
-    """What stands between the `|` of a pattern that are in no group."""
-    found, begin, place = [], 0, 0
+    """Splits a pattern at each `|` outside of groups."""
+    parts, begin, place = [], 0, 0
     while place < len(pattern):
         if pattern[place] == "|":
-            found.append(pattern[begin:place])
+            parts.append(pattern[begin:place])
             begin = place + 1
         place = _end_of_group(pattern, place) if pattern[place] == "(" else place + _size(pattern, place)
-    return [*found, pattern[begin:]]
+    return [*parts, pattern[begin:]]
 
 
 def _alternative(pattern: str) -> Alternative:
@@ -90,7 +91,9 @@ def _alternative(pattern: str) -> Alternative:
 
 
 def _string(body: str, begins: bool) -> str:
-    """JSON strings that a pattern without look-ahead finds something in, at their beginning if it `begins` there."""
+    """Returns a regex of JSON strings that a pattern without look-ahead finds something in, at their beginning if
+    it `begins` there.
+    """
     ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2 == 1
     body = body[: len(body) - ends]
     out, place = [], 0
@@ -103,7 +106,7 @@ def _string(body: str, begins: bool) -> str:
 
 
 def _size(body: str, place: int) -> int:
-    """How many characters the escape, the class or the sign has that begins at a place."""
+    """Returns how many characters the escape, the class or the sign has that begins at a place."""
     if body[place] == "\\":
         return 2
     if body[place] != "[":
@@ -115,7 +118,7 @@ def _size(body: str, place: int) -> int:
 
 
 def _end_of_group(body: str, place: int) -> int:
-    """The place after the group that begins at a place. Raises ValueError if it does not end."""
+    """Returns the place after the group that begins at a place. Raises ValueError if it does not end."""
     depth = 0
     while place < len(body):
         depth += (body[place] == "(") - (body[place] == ")")
@@ -126,7 +129,7 @@ def _end_of_group(body: str, place: int) -> int:
 
 
 def _piece(body: str, place: int) -> tuple[int, str]:
-    """How many characters of a pattern the next piece has, and what it is in Rust's syntax."""
+    """Returns how many characters of a pattern the next piece has, and what it is in Rust's syntax."""
     character = body[place]
     if character == "\\":
         return 2, _escape(body[place + 1 : place + 2])
@@ -144,7 +147,7 @@ def _piece(body: str, place: int) -> tuple[int, str]:
 
 
 def _escape(letter: str) -> str:
-    """What `\\letter` is outside of brackets."""
+    """Returns what `\\letter` is outside of brackets."""
     if letter in _CLASSES:
         return f"[{_CLASSES[letter]}]"
     if letter and letter.lower() in _CLASSES:
@@ -155,7 +158,7 @@ def _escape(letter: str) -> str:
 
 
 def _class(body: str, place: int) -> tuple[int, str]:
-    """A class in brackets."""
+    """Returns a class in brackets."""
     end = place + _size(body, place) - 1
     inside = body[place + 1 : end]
     if inside in (r"\s\S", r"\S\s", r"\d\D", r"\D\d", r"\w\W", r"\W\w"):
@@ -164,7 +167,7 @@ def _class(body: str, place: int) -> tuple[int, str]:
     inside = inside.removeprefix("^")
     if end >= len(body) or not inside:
         raise ValueError("has brackets that are empty or not closed")
-    items = re.sub(r"\\([dws])", lambda found: _CLASSES[found[1]], inside)
+    items = re.sub(r"\\([dws])", lambda match: _CLASSES[match[1]], inside)
     rest = re.sub(r"\\[^a-zA-Z0-9\"\\]", "", items)
     if not negated and ('"' in rest or "\\" in rest):
         raise ValueError(f"has [{inside}]; expected no quotes, backslashes and other escapes in brackets")

@@ -19,7 +19,7 @@ from eagle_jax.structured.json_containers import any_value, array, object_of, ob
 from eagle_jax.structured.json_keywords import Place, followed, guessed_types, types
 from eagle_jax.structured.json_leaves import literals, number
 from eagle_jax.structured.json_merge import merged
-from eagle_jax.structured.json_refs import exclude_each_other, found_at
+from eagle_jax.structured.json_refs import exclude_each_other, resolve_pointer
 from eagle_jax.structured.json_strings import string
 
 DEEPEST = 5  # levels of objects and arrays in any JSON object
@@ -28,7 +28,7 @@ MOST_SCHEMAS = 4_000  # that are written, one that is referred to each time
 ROOT = "x-eagle-jax-root"
 # Texts before and after what a schema with this keyword allows, which are no JSON.
 BETWEEN = "x-eagle-jax-between"
-Said = dict[str, Any]
+Keywords = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Effort:
 
     Attributes:
         levels: how many times a reference may stand within what it refers to.
-        longest: characters of a string that are counted; a larger `maxLength` counts as so many.
-        items: of an array that are counted; a larger `maxItems` counts as so many.
+        longest: characters of a string that are counted; a larger `maxLength` counts as this number.
+        items: of an array that are counted; a larger `maxItems` counts as this number.
     """
 
     levels: int
@@ -52,12 +52,12 @@ EFFORTS = (Effort(4, 1800, 1000), Effort(2, 600, 1000), Effort(1, 200, 1000), Ef
 
 @functools.lru_cache(maxsize=1)
 def any_object() -> ByteAutomaton:
-    """JSON objects that nest at most `DEEPEST` deep."""
+    """Matches JSON objects that nest at most `DEEPEST` deep."""
     return automaton_of(object_of(any_value(DEEPEST - 1)), "any JSON object")
 
 
 def schema_automaton(schema: str) -> ByteAutomaton:
-    """The automaton of a schema, which is JSON itself.
+    """Returns the automaton of a schema, which is JSON itself.
 
     Raises:
         ValueError: it has a keyword that cannot be followed here, allows nothing, or its automaton is too large; the
@@ -102,11 +102,11 @@ class _Writer:
         self.is_cut = False  # whether anything was followed less far than the schema goes
 
     def why_nothing(self, place: str) -> str:
-        """The error about a schema that allows nothing."""
+        """Returns the error about a schema that allows nothing."""
         return self._nothing or f"{place} allows nothing; expected a schema that allows something"
 
     def write(self, schemas: list[Any], place: Place) -> Part | None:
-        """The part of the values that fit all of several schemas."""
+        """Returns the part of the values that fit all of several schemas."""
         self._written += 1
         if self._written > MOST_SCHEMAS:
             raise too_large(place.name)
@@ -118,28 +118,30 @@ class _Writer:
         flat = self._flat(schemas, place)
         if flat is None:
             return None
-        said, choices, place, or_null = flat
+        keywords, choices, place, or_null = flat
         if choices:
-            part = self._alternatives(said, choices, place)
-        elif said.get("type") == []:
+            part = self._alternatives(keywords, choices, place)
+        elif keywords.get("type") == []:
             part = None
             self._allows_nothing(f"{place.name} allows nothing: its types exclude each other; change one of them")
-        elif "enum" in said:
-            part = literals(said, place.name)
+        elif "enum" in keywords:
+            part = literals(keywords, place.name)
         else:
-            part = self._typed(said, place)
+            part = self._typed(keywords, place)
         return either(*(one for one in (part, literal("null")) if one is not None)) if or_null else part
 
     def values(self, schema: Any, place: Place) -> list[Any] | None:
-        """The values that a schema lists; None if it does not."""
-        said, choices, _, _ = self._flat([schema], place) or ({}, [], place, False)
-        if said.get("type") == "boolean" and not choices:
+        """Returns the values that a schema lists; None if it does not."""
+        keywords, choices, _, _ = self._flat([schema], place) or ({}, [], place, False)
+        if keywords.get("type") == "boolean" and not choices:
             return [True, False]
-        return said["enum"] if isinstance(said.get("enum"), list) and not choices else None
+        return keywords["enum"] if isinstance(keywords.get("enum"), list) and not choices else None
 
-    def _flat(self, schemas: list[Any], place: Place) -> tuple[Said, list[tuple[str, list[Any]]], Place, bool] | None:
-        """What schemas say together: keywords, alternatives beside them, and whether null is a value too."""
-        said, choices, or_null = Said(), list[tuple[str, list[Any]]](), False
+    def _flat(
+        self, schemas: list[Any], place: Place
+    ) -> tuple[Keywords, list[tuple[str, list[Any]]], Place, bool] | None:
+        """Merges schemas: keywords, alternatives next to them, and whether null is a value too."""
+        keywords, choices, or_null = Keywords(), list[tuple[str, list[Any]]](), False
         open_ = [*schemas]
         while open_:
             schema = open_.pop(0)
@@ -152,20 +154,22 @@ class _Writer:
                 raise ValueError(f"{place.name}={json.dumps(schema)[:60]}; expected an object")
             if isinstance(schema.get(ROOT), str) and schema is not place.root:
                 place = Place(schema[ROOT], schema, place.refs)
-            own = followed(schema, place.name)
-            if own.pop("nullable", False) is True:
-                if own.get("type") is None:
+            followed_keywords = followed(schema, place.name)
+            if followed_keywords.pop("nullable", False) is True:
+                if followed_keywords.get("type") is None:
                     or_null = len(schemas) == 1
                 else:
-                    own["type"] = list(dict.fromkeys([*types(own["type"], place.name), "null"]))
-            if "const" in own:
-                own = (
-                    merged({"enum": [own.pop("const")]}, own, place.name)
-                    if "enum" in own
-                    else own | {"enum": [own.pop("const")]}
+                    followed_keywords["type"] = list(
+                        dict.fromkeys([*types(followed_keywords["type"], place.name), "null"])
+                    )
+            if "const" in followed_keywords:
+                followed_keywords = (
+                    merged({"enum": [followed_keywords.pop("const")]}, followed_keywords, place.name)
+                    if "enum" in followed_keywords
+                    else followed_keywords | {"enum": [followed_keywords.pop("const")]}
                 )
-            if "$ref" in own:
-                target, place = self._target(own.pop("$ref"), place)
+            if "$ref" in followed_keywords:
+                target, place = self._target(followed_keywords.pop("$ref"), place)
                 if place.refs.count(place.refs[-1]) > self._effort.levels:
                     self.is_cut = True
                     self._allows_nothing(
@@ -175,14 +179,14 @@ class _Writer:
                     return None
                 open_.insert(0, target)
             for name in ("allOf", "anyOf", "oneOf"):
-                if name in own:
-                    inner = own.pop(name)
+                if name in followed_keywords:
+                    inner = followed_keywords.pop(name)
                     if not isinstance(inner, list) or not inner:
                         raise ValueError(f"{place.name}.{name}={json.dumps(inner)[:60]}; expected a list of schemas")
                     open_ += inner if name == "allOf" else []
                     choices += [] if name == "allOf" else [(name, inner)]
-            said = merged(said, own, place.name)
-        return said, choices, place, or_null
+            keywords = merged(keywords, followed_keywords, place.name)
+        return keywords, choices, place, or_null
 
     def _allows_nothing(self, why: str) -> None:
         """Remembers why, where nothing else allowed nothing before."""
@@ -193,45 +197,45 @@ class _Writer:
             raise ValueError(
                 f'{place.name}.$ref={json.dumps(ref)[:60]}; expected one within the schema, such as "#/$defs/a"'
             )
-        found = found_at(place.root, ref)
-        if found is None:
+        schema = resolve_pointer(place.root, ref)
+        if schema is None:
             raise ValueError(f"{place.name}.$ref={ref!r} leads nowhere; expected the place of a schema")
-        return found, dataclasses.replace(place, refs=(*place.refs, ref))
+        return schema, dataclasses.replace(place, refs=(*place.refs, ref))
 
-    def _alternatives(self, said: Said, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
-        """The alternatives of the first choice, each with all that stands beside it."""
+    def _alternatives(self, keywords: Keywords, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
+        """Returns the alternatives of the first choice, each with all keywords next to it."""
         (name, schemas), *others = choices
-        beside = [said, *({other: inner} for other, inner in others)] if said or others else []
-        if name == "oneOf" and not exclude_each_other(schemas, said, place.root):
+        common = [keywords, *({other: inner} for other, inner in others)] if keywords or others else []
+        if name == "oneOf" and not exclude_each_other(schemas, keywords, place.root):
             raise ValueError(
                 f"{place.name}.oneOf has schemas that may both fit; expected other types, or a required property with "
                 "other constants, or use anyOf"
             )
-        parts = [self.write([*beside, schema], place.below(name, i)) for i, schema in enumerate(schemas)]
+        parts = [self.write([*common, schema], place.below(name, i)) for i, schema in enumerate(schemas)]
         left = [part for part in parts if part is not None]
         return either(*left) if left else None
 
-    def _typed(self, said: Said, place: Place) -> Part | None:
+    def _typed(self, keywords: Keywords, place: Place) -> Part | None:
         where = place.name
-        if "type" in said:
-            kinds = types(said["type"], where)
-        elif not said:
+        if "type" in keywords:
+            kinds = types(keywords["type"], where)
+        elif not keywords:
             return any_value(2)
         else:
-            kinds = guessed_types(said)
-        parts = [self._of_kind(kind, said, place) for kind in dict.fromkeys(kinds)]
+            kinds = guessed_types(keywords)
+        parts = [self._of_kind(kind, keywords, place) for kind in dict.fromkeys(kinds)]
         left = [part for part in parts if part is not None]
         return either(*left) if left else None
 
-    def _of_kind(self, kind: str, said: Said, place: Place) -> Part | None:
+    def _of_kind(self, kind: str, keywords: Keywords, place: Place) -> Part | None:
         if kind == "object":
-            return objects(said, place, self)
+            return objects(keywords, place, self)
         if kind == "array":
-            self.is_cut = self.is_cut or "maxItems" in said
-            return array(said, place, self, self._effort.items)
+            self.is_cut = self.is_cut or "maxItems" in keywords
+            return array(keywords, place, self, self._effort.items)
         if kind == "string":
-            self.is_cut = self.is_cut or "maxLength" in said
-            return automaton(string(said, place.name, self._effort.longest))
+            self.is_cut = self.is_cut or "maxLength" in keywords
+            return automaton(string(keywords, place.name, self._effort.longest))
         if kind in ("integer", "number"):
-            return number(said, place.name, whole=kind == "integer")
+            return number(keywords, place.name, integers=kind == "integer")
         return literal("null") if kind == "null" else either(literal("true"), literal("false"))

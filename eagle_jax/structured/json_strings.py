@@ -1,4 +1,4 @@
-"""Automata of JSON strings: of any text, of so many characters, of those that a pattern or a format describes."""
+"""Automata of JSON strings: of any text, of a number of characters, of those that a pattern or a format describes."""
 
 import functools
 import json
@@ -12,9 +12,9 @@ from eagle_jax.structured.automaton_parts import automaton, either
 from eagle_jax.structured.byte_automaton import (
     ByteAutomaton,
     TooLarge,
+    cached_automaton,
     explored,
     intersection,
-    own_automaton,
     regex_automaton,
     too_large,
 )
@@ -24,20 +24,20 @@ from eagle_jax.structured.json_regexes import CHARACTER, FORMATS, STRING, Altern
 CHECKED_FORMATS = ("regex",)  # that validators check and that are not known here; others describe alone
 
 
-def string(said: Mapping[str, Any], where: str, longest: int) -> ByteAutomaton:
-    """Strings that keywords of a schema allow.
+def string(keywords: Mapping[str, Any], where: str, longest: int) -> ByteAutomaton:
+    """Matches strings that keywords of a schema allow.
 
     Args:
-        longest: what a larger `maxLength` counts as; less beside a pattern or a format, but 64 at least.
+        longest: what a larger `maxLength` counts as; less with a pattern or a format, but 64 at least.
 
     Raises:
         ValueError: there are none, or they cannot be followed.
     """
-    least, most = count(said, "minLength", where) or 0, count(said, "maxLength", where)
+    least, most = count(keywords, "minLength", where) or 0, count(keywords, "maxLength", where)
     if most is not None and least > most:
         raise ValueError(f"{where} has minLength={least} above maxLength={most}; expected at most that")
     most = None if most is None else max(least, min(most, longest))
-    pattern, form = said.get("pattern"), said.get("format")
+    pattern, form = keywords.get("pattern"), keywords.get("format")
     if form is not None and not isinstance(form, str):
         raise ValueError(f"{where}.format={json.dumps(form)[:60]}; expected the name of one")
     if pattern is not None and not isinstance(pattern, str):
@@ -45,45 +45,47 @@ def string(said: Mapping[str, Any], where: str, longest: int) -> ByteAutomaton:
     if pattern is None and form in CHECKED_FORMATS:
         raise ValueError(f"{where}.format={form!r} cannot be followed here; expected one of {names(FORMATS)}")
     try:
-        made = _string(pattern, form, least, most, longest)
+        dfa = _string(pattern, form, least, most, longest)
     except TooLarge:
         raise too_large(where) from None
     except ValueError as error:
         raise ValueError(f"{where}.pattern={pattern!r} {error}") from None
-    if not made.final.any():
-        raise ValueError(f"{where} allows no string: {_shortly(said)}; expected that some text fits")
-    return made
+    if not dfa.final.any():
+        raise ValueError(f"{where} allows no string: {_shortly(keywords)}; expected that some text fits")
+    return dfa
 
 
 @functools.lru_cache(maxsize=256)
 def _string(pattern: str | None, form: str | None, least: int, most: int | None, longest: int) -> ByteAutomaton:
     if pattern is not None:
-        found = [_of_alternative(one) for one in alternatives(pattern)]
-        made = found[0] if len(found) == 1 else automaton_of(either(*map(automaton, found)), "a pattern")
+        parts = [_of_alternative(one) for one in alternatives(pattern)]
+        dfa = parts[0] if len(parts) == 1 else automaton_of(either(*map(automaton, parts)), "a pattern")
         if form in FORMATS:  # of the texts with the pattern those in the form, if there are any
-            both = intersection(made, own_automaton(f'"{FORMATS[form]}"'), "a pattern and a format")
-            made = both if both.final.any() else made
+            both = intersection(dfa, cached_automaton(f'"{FORMATS[form]}"'), "a pattern and a format")
+            dfa = both if both.final.any() else dfa
     elif form in FORMATS:
-        made = own_automaton(f'"{FORMATS[form]}"')
+        dfa = cached_automaton(f'"{FORMATS[form]}"')
     else:
-        return own_automaton(STRING) if not least and most is None else _of_length(least, most)
+        return cached_automaton(STRING) if not least and most is None else _of_length(least, most)
     if not least and most is None:
-        return made
-    fewer = None if most is None else max(least, min(most, max(64, 2 * longest // len(made.final))))
-    counted = _with_length(made, least, fewer)
-    return counted if fewer == most or counted.final.any() else _with_length(made, least, most)
+        return dfa
+    fewer = None if most is None else max(least, min(most, max(64, 2 * longest // len(dfa.final))))
+    counted = _with_length(dfa, least, fewer)
+    return counted if fewer == most or counted.final.any() else _with_length(dfa, least, most)
 
 
 def _of_alternative(one: Alternative) -> ByteAutomaton:
-    made = regex_automaton(one.regex)
-    for regex, is_wanted in one.conditions:
-        made = intersection(made, regex_automaton(regex), "a pattern", without=not is_wanted)
-    return made
+    dfa = regex_automaton(one.regex)
+    for regex, is_required in one.conditions:
+        dfa = intersection(dfa, regex_automaton(regex), "a pattern", without=not is_required)
+    return dfa
 
 
 def _of_length(least: int, most: int | None) -> ByteAutomaton:
-    """Strings of `least` to `most` characters: a copy of one character's automaton for each, one after another."""
-    one = own_automaton(CHARACTER)
+    """Matches strings of `least` to `most` characters: a copy of one character's automaton for each, one after
+    another.
+    """
+    one = cached_automaton(CHARACTER)
     (last,) = np.flatnonzero(one.final).tolist()  # where a character is complete: the first state of the next copy
     width = len(one.final) - 1
     place = np.array([state - (state > last) for state in range(width + 1)] + [-1])
@@ -101,11 +103,11 @@ def _of_length(least: int, most: int | None) -> ByteAutomaton:
     return ByteAutomaton(table, np.arange(end + 1) == end)
 
 
-def _with_length(made: ByteAutomaton, least: int, most: int | None) -> ByteAutomaton:
-    """The strings of an automaton, none of which has escapes, that have `least` to `most` characters."""
-    lows = np.flatnonzero(np.append(True, np.any(np.diff(made.next, axis=1), axis=0)))
+def _with_length(dfa: ByteAutomaton, least: int, most: int | None) -> ByteAutomaton:
+    """Returns the strings of an automaton, none of which has escapes, that have `least` to `most` characters."""
+    lows = np.flatnonzero(np.append(True, np.any(np.diff(dfa.next, axis=1), axis=0)))
     bounds = sorted({*lows.tolist(), ord('"'), ord('"') + 1, 0x80, 0xC0, 256})
-    rows = made.next.tolist()
+    rows = dfa.next.tolist()
 
     def steps(state: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
         place, length = state
@@ -120,10 +122,10 @@ def _with_length(made: ByteAutomaton, least: int, most: int | None) -> ByteAutom
     return explored(
         (0, 0),
         steps,
-        lambda state: bool(made.final[state[0]]) and state[1] >= least,
+        lambda state: bool(dfa.final[state[0]]) and state[1] >= least,
         "a pattern or a format of so many characters",
     )
 
 
-def _shortly(said: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)[:60]}" for name, value in said.items())
+def _shortly(keywords: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)[:60]}" for name, value in keywords.items())

@@ -21,7 +21,7 @@ from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
 FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
 ANY_OBJECT = {"type": "object"}
-KEPT = 256 * 2**20  # bytes of automata that are kept for later requests
+CACHE_BYTES = 256 * 2**20  # bytes of automata that are kept for later requests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def json_schema(name: str, value: Any) -> str:
 
 
 def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
-    """A JSON schema, checked, that says in errors where it stands in a request."""
+    """Returns a JSON schema, checked, that says in errors where it stands in a request."""
     schema = json.loads(json_schema(place, value))
     return schema | {ROOT: place} if isinstance(schema, dict) else schema
 
@@ -86,10 +86,10 @@ def two_texts(name: str, value: Any) -> tuple[str, str]:
 
 
 def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | None:
-    """The schema that OpenAI's `response_format` means; None for text.
+    """Returns the schema that OpenAI's `response_format` means; None for text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not valid.
     """
     expected = (
         'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'
@@ -98,8 +98,8 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
     if kind not in ("text", "json_object", "json_schema"):
         raise ValueError(f"response_format={json.dumps(value)[:60]}; {expected}")
     inner = value.get("json_schema", {}) if kind == "json_schema" else {}
-    known = {"schema", "name", "description", "strict"}
-    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - known:
+    accepted = {"schema", "name", "description", "strict"}
+    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - accepted:
         raise ValueError(f"response_format has other fields than are known; {expected}")
     if kind != "json_schema":
         return ANY_OBJECT if kind == "json_object" else None
@@ -108,33 +108,33 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
     return schema_at("response_format.json_schema.schema", inner["schema"])
 
 
-class _Kept:
+class _AutomatonCache:
     """Automata of earlier requests, by what they are of; the one that was used last is the last."""
 
     def __init__(self) -> None:
         # with the tokenizer, whose identity is part of the key and must not pass to another one
-        self._made: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
+        self._entries: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
         self._making: dict[Any, concurrent.futures.Future[None]] = {}
         self._lock = threading.Lock()
 
     def get(
         self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, stopping: threading.Event
     ) -> tuple[TokenAutomaton, bool]:
-        """The automaton, and whether it was kept. Requests that come while one makes it wait for that one.
+        """Returns the automaton, and whether it was kept. Requests that come while one makes it wait for that one.
 
         Raises:
             FormsStopped: `stopping` was set while another request made it.
         """
         while True:
             with self._lock:
-                if key in self._made:
-                    self._made.move_to_end(key)
-                    return self._made[key][0], True
+                if key in self._entries:
+                    self._entries.move_to_end(key)
+                    return self._entries[key][0], True
                 other = self._making.get(key)
                 if other is None:
-                    mine = self._making[key] = concurrent.futures.Future()
+                    future = self._making[key] = concurrent.futures.Future()
             if other is None:
-                return self._make(key, make, tokenizer, mine), False
+                return self._make(key, make, tokenizer, future), False
             while not concurrent.futures.wait([other], POLL).done:
                 if stopping.is_set():
                     raise FormsStopped(STOPPED)
@@ -143,25 +143,25 @@ class _Kept:
                 raise error
 
     def _make(
-        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, mine: concurrent.futures.Future[None]
+        self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, future: concurrent.futures.Future[None]
     ) -> TokenAutomaton:
         try:
-            made = make()
+            automaton = make()
         except BaseException as error:
             with self._lock:
                 del self._making[key]
-            mine.set_exception(error)
+            future.set_exception(error)
             raise
         with self._lock:
             del self._making[key]
-            self._made[key] = made, tokenizer
-            while len(self._made) > 1 and sum(one.nbytes for one, _ in self._made.values()) > KEPT:
-                self._made.popitem(last=False)
-        mine.set_result(None)
-        return made
+            self._entries[key] = automaton, tokenizer
+            while len(self._entries) > 1 and sum(one.nbytes for one, _ in self._entries.values()) > CACHE_BYTES:
+                self._entries.popitem(last=False)
+        future.set_result(None)
+        return automaton
 
 
-_kept = _Kept()
+_cache = _AutomatonCache()
 _workers = FormWorkers()
 
 
@@ -174,7 +174,7 @@ def make_automaton(
     *,
     begins_text: bool = False,
 ) -> CompiledAutomaton:
-    """The automaton of a form.
+    """Returns the automaton of a form.
 
     Args:
         stopping: once it is set, only what is nearly there is waited for.
@@ -191,14 +191,14 @@ def make_automaton(
     form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
     key = id(tokenizer), vocab_size, tuple(stop_ids), form
     start, until = time.perf_counter(), stopping or threading.Event()
-    made, was_kept = _kept.get(
+    automaton, is_cached = _cache.get(
         key, lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, until), tokenizer, until
     )
-    return CompiledAutomaton(made, 0.0 if was_kept else time.perf_counter() - start)
+    return CompiledAutomaton(automaton, 0.0 if is_cached else time.perf_counter() - start)
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
-    """The tables of a batch, of such sizes."""
+    """Returns the tables of a batch, of such sizes."""
     different = list({id(one): one for one in rows if one is not None}.values())
     number = {id(one): place for place, one in enumerate(different)}
     count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks

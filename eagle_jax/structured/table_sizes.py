@@ -31,12 +31,12 @@ class TableSizes(NamedTuple):
     masks: int = 128
 
     def covers(self, other: "TableSizes") -> bool:
-        """Whether all that fits `other` fits."""
+        """Returns whether all that fits `other` fits."""
         return all(map(operator.ge, self, other))
 
 
 def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None]) -> TableSizes:
-    """The sizes that the rows of a batch need, which have these bad words and automata."""
+    """Returns the sizes that the rows of a batch need, which have these bad words and automata."""
     listed = [[word for word in row if len(word) > 1] for row in words]  # others are banned without a table
     different = list({id(one): one for one in automata if one is not None}.values())
     needed = TableSizes(
@@ -51,7 +51,7 @@ def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None])
 
 
 def smallest(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:
-    """The smallest of `ready` that cover what is needed; what is needed, if there are none."""
+    """Returns the smallest of `ready` that cover what is needed; what is needed, if there are none."""
     return min((sizes for sizes in ready if sizes.covers(needed)), key=math.prod, default=needed)
 
 

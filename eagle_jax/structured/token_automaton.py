@@ -19,7 +19,7 @@ class TokenAutomaton:
         token_class: of each token.
         next: the state after a token of a class; -1 where it is not allowed. State 0 is the first one.
         mask_of_state: which mask a state has.
-        masks: bit i % 32 of word i // 32 tells whether token i is allowed.
+        masks: bit i % 32 of word i // 32 is set if token i is allowed.
     """
 
     token_class: Int[np.ndarray, "v"]
@@ -34,7 +34,7 @@ class TokenAutomaton:
 
 
 def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids: Sequence[int]) -> TokenAutomaton:
-    """The automaton over tokens of an automaton over bytes.
+    """Returns the automaton over tokens of an automaton over bytes.
 
     Args:
         tokens: the bytes of each token (`token_bytes`); b"" of one that is never allowed.
@@ -66,7 +66,9 @@ def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids:
 def _over_tokens(
     automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids: Sequence[int]
 ) -> tuple[Int[np.ndarray, "s c"], Int[np.ndarray, "v"]]:
-    """The state after tokens of each class, and the class of each token; the last class is that of stop tokens."""
+    """Returns the state after tokens of each class, and the class of each token; the last class is that of stop
+    tokens.
+    """
     states = len(automaton.next)
     by_byte, byte_class = distinct_columns(automaton.next)
     table = bytes(byte_class.astype(np.uint8))
@@ -81,10 +83,10 @@ def _over_tokens(
 
     def follow(column: int, byte: int) -> int:
         further = steps[byte].take(columns[column])
-        after[column, byte] = found = number.setdefault(further.tobytes(), len(columns))
-        if found == len(columns):
+        after[column, byte] = index = number.setdefault(further.tobytes(), len(columns))
+        if index == len(columns):
             columns.append(further)
-        return found
+        return index
 
     of_token = np.zeros(len(tokens), np.int64)
     of_word: dict[bytes, int] = {b"": 0}

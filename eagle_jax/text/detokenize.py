@@ -23,33 +23,33 @@ class StopHit:
 
 
 def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
-    """Text of tokens; special tokens have none. Without a tokenizer there is no text.
+    """Returns the text of tokens; special tokens have none. Without a tokenizer there is no text.
 
     More tokens never change the text but for U+FFFD at its end, where a character is still incomplete.
     """
     if tokenizer is None:
         return ""
-    return _decode(tokenizer, _whole_characters([*_spoken(tokenizer, token_ids)], _byte_tokens(tokenizer)))
+    return _decode(tokenizer, _complete_characters([*_spoken(tokenizer, token_ids)], _byte_tokens(tokenizer)))
 
 
 def settled(text: str, stop: Sequence[str]) -> str:
-    """The part of an unfinished answer that no later token can change or take back.
+    """Returns the part of an unfinished answer that no later token can change or take back.
 
     An incomplete character decodes to U+FFFD at the end, and an end that may turn out to begin a stop string is held
     back.
     """
     text = text.rstrip(INCOMPLETE)
-    held = len(text)  # from where on it is held back
+    end = len(text)  # from where on it is held back
     for string in stop:
-        place = text.find(string[:1], max(len(text) - len(string) + 1, 0), held)
+        place = text.find(string[:1], max(len(text) - len(string) + 1, 0), end)
         while place >= 0 and not string.startswith(text[place:]):
-            place = text.find(string[:1], place + 1, held)
-        held = place if place >= 0 else held
-    return text[:held]
+            place = text.find(string[:1], place + 1, end)
+        end = place if place >= 0 else end
+    return text[:end]
 
 
 def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
-    """Ids of the special tokens that are written so, which no answer's text shows."""
+    """Returns the ids of the special tokens that are written so, which no answer's text shows."""
     if not texts:
         return ()
     named = {tokenizer.added_tokens_decoder[id_].content: id_ for id_ in _silent(tokenizer)}
@@ -57,7 +57,7 @@ def special_ids(tokenizer: Any, texts: Sequence[str]) -> tuple[int, ...]:
 
 
 def has_text(tokenizer: Any, token_ids: Sequence[int]) -> bool:
-    """Whether any of the tokens is not a special one."""
+    """Returns whether any of the tokens is not a special one."""
     return not _silent(tokenizer).issuperset(token_ids)
 
 
@@ -83,14 +83,16 @@ class IncrementalDetokenizer:
         self.length = 0
 
     def add(self, token_id: int) -> str:
-        """Characters that are whole with this token; none of a special token, or of the first bytes of a character."""
+        """Returns characters that are whole with this token; none of a special token, or of the first bytes of a
+        character.
+        """
         return self.extend([token_id])
 
     def extend(self, token_ids: Sequence[int]) -> str:
-        """Characters that are whole with these tokens."""
+        """Returns characters that are whole with these tokens."""
         self._window = [*self._window, *_spoken(self._tokenizer, token_ids)]
         self._text = decode(self._tokenizer, self._window)
-        new = self._whole(self._text)
+        new = self._complete_text(self._text)
         if new:
             self._open, self._emitted = "", len(self._text.rstrip(INCOMPLETE))
         if len(self._window) > 2 * CONTEXT and (not self._open or len(self._window) > 2 * MOST_CONTEXT):
@@ -102,16 +104,16 @@ class IncrementalDetokenizer:
         return new
 
     def would_add(self, token_id: int) -> str:
-        """What `add` would return, of a token that is not taken."""
-        return self._whole(decode(self._tokenizer, [*self._window, token_id]))
+        """Returns what `add` would return for a token, without taking it."""
+        return self._complete_text(decode(self._tokenizer, [*self._window, token_id]))
 
     @property
     def rest(self) -> str:
         """What a text that ends here has beyond what was returned: U+FFFD for a character that is not whole."""
         return self._from(self._begin(self._text), self._text)
 
-    def _whole(self, text: str) -> str:
-        """What of the window's text was not returned, up to its last whole character."""
+    def _complete_text(self, text: str) -> str:
+        """Returns the part of the window's text that was not yet returned, up to its last complete character."""
         begin, settled = self._begin(text), text.rstrip(INCOMPLETE)
         return self._from(begin, settled) if len(settled) > max(begin, 0) else ""
 
@@ -120,7 +122,7 @@ class IncrementalDetokenizer:
         return INCOMPLETE * -begin + text[max(begin, 0) :]
 
     def _begin(self, text: str) -> int:
-        """Where in the window's text begins what was not returned."""
+        """Returns where in the window's text begins what was not returned."""
         return len(os.path.commonprefix([self._open, text])) if self._open else self._emitted
 
 
@@ -147,11 +149,11 @@ class AnswerText:
             return
         new, before = token_ids[self._tokens :], copy.copy(self._detokenizer)
         added = self._detokenizer.extend(new)
-        if self._found(added) is not None:
+        if self._first_stop(added) is not None:
             self._detokenizer = before
             for self._tokens, token in enumerate(new, start=self._tokens + 1):
                 added = self._detokenizer.add(token)
-                if (place := self._found(added)) is not None:
+                if (place := self._first_stop(added)) is not None:
                     self.stop_hit = StopHit("".join([*self._pieces, added])[:place], self._tokens)
                     return
                 self._append(added)
@@ -168,14 +170,14 @@ class AnswerText:
         self._length += len(added)
         self._end = (self._end + added)[-self._overlap :] if self._overlap else ""
 
-    def _found(self, added: str) -> int | None:
-        """Where the first stop string begins that ends in `added`."""
+    def _first_stop(self, added: str) -> int | None:
+        """Returns where the first stop string begins that ends in `added`."""
         begin, searched = self._length - len(self._end), self._end + added
         return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
 
 
 def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
-    """The last tokens of a text, with which further ones are decoded as they are with all of it.
+    """Returns the last tokens of a text, with which further ones are decoded as they are with all of it.
 
     One token with a character of its own is enough for decoders that treat a text's first token in another way, and one
     character in front of the last four bytes for those whose tokens are parts of characters.
@@ -190,7 +192,7 @@ def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
 
 
 def _spoken(tokenizer: Any, token_ids: Iterable[int]) -> Iterator[int]:
-    """The tokens that are no special ones."""
+    """Returns the tokens that are no special ones."""
     silent = frozenset() if tokenizer is None else _silent(tokenizer)
     return (id_ for id_ in token_ids if id_ not in silent)
 
@@ -201,7 +203,7 @@ def _decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _silent(tokenizer: Any) -> frozenset[int]:
-    """Special tokens, which decoding skips."""
+    """Returns special tokens, which decoding skips."""
     added = getattr(tokenizer, "added_tokens_decoder", {})  # a caller's own tokenizer may know of none
     return frozenset(id_ for id_, token in added.items() if token.special and not _decode(tokenizer, [id_]))
 
@@ -224,8 +226,8 @@ def _byte_tokens(tokenizer: Any) -> ByteTokens:
     return ByteTokens({token: byte for byte, token in token_of.items()}, token_of)
 
 
-def _whole_characters(token_ids: Sequence[int], byte_tokens: ByteTokens) -> list[int]:
-    """The tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
+def _complete_characters(token_ids: Sequence[int], byte_tokens: ByteTokens) -> list[int]:
+    """Returns the tokens, with what is no UTF-8 in runs of byte tokens replaced by the bytes of U+FFFD.
 
     Llama 2's tokenizer spells rare characters with byte tokens, and of a run that ends within a character it decodes
     every byte to U+FFFD, the whole characters before it too: two emojis would lose the first while the second comes.

@@ -15,7 +15,8 @@ _WORD_START = "▁"  # a space, in SentencePiece's spelling
 
 @functools.lru_cache(maxsize=8)
 def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
-    """By token id; b"" of ids that the tokenizer does not have. Special tokens have `SPECIAL` before their content.
+    """Returns the bytes of each token id; b"" of ids that the tokenizer does not have. Special tokens have `SPECIAL`
+    before their content.
 
     Raises:
         ValueError: the tokenizer spells tokens in a way that is not known.
@@ -32,14 +33,14 @@ def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
 
 
 def drops_first_space(tokenizer: Any, vocab_size: int) -> bool:
-    """Whether a text's first token is decoded without the space that it begins with elsewhere."""
+    """Returns whether a text's first token is decoded without the space that it begins with elsewhere."""
     spelt = token_bytes(tokenizer, vocab_size)
     spaced = next((id_ for id_, word in enumerate(spelt) if word[:1] == b" " and word[1:].isalpha()), None)
     return spaced is not None and not decode(tokenizer, [spaced]).startswith(" ")
 
 
 def _spelling_of(tokenizer: Any) -> Any:
-    """How a token's name in the vocabulary spells its bytes."""
+    """Returns how a token's name in the vocabulary spells its bytes."""
     backend = getattr(tokenizer, "backend_tokenizer", None)  # those that are written in Python have none
     decoder = '"none"' if backend is None else json.dumps(json.loads(backend.to_str()).get("decoder"))
     if '"ByteLevel"' in decoder:
@@ -71,8 +72,8 @@ def _words(token: str) -> bytes:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for: itself where it can be printed, the others
-    in order from U+0100 (GPT-2's table).
+    """Returns the byte that each character of a byte-level vocabulary stands for: itself where it can be printed, the
+    others in order from U+0100 (GPT-2's table).
     """
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printed]

@@ -20,7 +20,7 @@ _READERS = {
 
 
 def tokenizer_in(folder: Path) -> Any:
-    """The tokenizer of a model folder or GGUF file; None if it has none.
+    """Returns the tokenizer of a model folder or GGUF file; None if it has none.
 
     Raises:
         ValueError: its files are damaged, or of a kind that transformers cannot read here.
@@ -43,14 +43,14 @@ def tokenizer_in(folder: Path) -> Any:
         logging.set_verbosity(verbosity)
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
         raise ValueError(f"the tokenizer in {folder} has special tokens alone; copy or download its files again")
-    beside = folder / "chat_template.json"  # where processors keep it
-    if not getattr(tokenizer, "chat_template", None) and beside.exists():
-        tokenizer.chat_template = read_json(beside).get("chat_template")
+    template_file = folder / "chat_template.json"  # where processors keep it
+    if not getattr(tokenizer, "chat_template", None) and template_file.exists():
+        tokenizer.chat_template = read_json(template_file).get("chat_template")
     return _quiet(tokenizer)
 
 
 def _reason(folder: Path, error: Exception) -> str:
-    """Why a tokenizer cannot be read, and what to do.
+    """Returns why a tokenizer cannot be read, and what to do.
 
     Transformers tries one reader after another, and its error is that of the last one, which reads tiktoken's files.
     """
@@ -74,7 +74,7 @@ def _is_installed(module: str) -> bool:
 
 
 def with_template(tokenizer: Any, chat_template: str | Path) -> Any:
-    """The tokenizer with the chat template of a file, or with the one of its own templates of that name.
+    """Returns the tokenizer with the chat template of a file, or with the one of its own templates of that name.
 
     Raises:
         ValueError: there is no tokenizer, or neither a template nor a file of that name.
@@ -105,18 +105,20 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
-def refuse_other_tokenizer(own: Any, other: Any, whose: str) -> None:
-    """Refuses what speaks of other tokens than the target; where one of the two has no tokenizer, nobody can tell.
+def refuse_other_tokenizer(target: Any, other: Any, whose: str) -> None:
+    """Refuses a model with other tokens than the target's; not checked where one of the two has no tokenizer.
 
     Raises:
         ValueError: `other` gives a token another id, or has other tokens.
     """
-    if own is None or other is None:
+    if target is None or other is None:
         return
-    mine, theirs = own.get_vocab(), other.get_vocab()
-    if mine == theirs:
+    target_vocab, other_vocab = target.get_vocab(), other.get_vocab()
+    if target_vocab == other_vocab:
         return
-    different = sum(mine.get(token) != id_ for token, id_ in theirs.items()) + len(mine.keys() - theirs.keys())
+    different = sum(target_vocab.get(token) != id_ for token, id_ in other_vocab.items()) + len(
+        target_vocab.keys() - other_vocab.keys()
+    )
     raise ValueError(
         f"{whose} has another tokenizer than the target: {different} of their tokens differ; a drafter has to speak of "
         "the target's own tokens, so use one of the same family"

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written behind its back, complete or not there, the last few and the best."""
+"""Checkpoints of a run: written in the background, complete or not at all, the last few and the best."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ class Checkpoints:
         from orbax.checkpoint import checkpoint_managers as managers
 
         _check_metrics(folder)
-        # Orbax tells every step of every save, and every error once more than it raises it.
+        # Orbax logs every step of every save, and every error in addition to raising it.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         self._hooks = threading.excepthook, sys.unraisablehook
         self._asyncio = logging.getLogger("asyncio")
@@ -119,7 +119,7 @@ class Checkpoints:
 
     def _on_unraisable(self, error: Any) -> None:
         code = getattr(error.object, "cr_code", None)
-        of_orbax = code is not None and "orbax" in code.co_filename  # reads and writes beside one that failed
+        of_orbax = code is not None and "orbax" in code.co_filename  # reads and writes next to one that failed
         if not of_orbax and str(error.exc_value) != "Event loop is closed":
             self._hooks[1](error)
 
@@ -162,7 +162,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The system's own words: tensorstore says them last in a chain, Python's files in a field."""
+    """Returns the system's own words: tensorstore says them last in a chain, Python's files in a field."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return re.sub(r" \[.*?\]$", "", " ".join(str(error).split())).rpartition(": ")[2]

@@ -113,15 +113,15 @@ class TrainConfig:
             raise ValueError(f"max_minutes={self.max_minutes}; expected more than 0")
 
     def as_yaml(self) -> str:
-        """Every setting, defaults included, as `read_config` reads them."""
+        """Returns every setting, defaults included, as `read_config` reads them."""
         return yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False)
 
     def by_name(self) -> dict[str, Any]:
-        """Every setting by its dotted name, such as `optimizer.rate`."""
+        """Returns every setting by its dotted name, such as `optimizer.rate`."""
         return _flat(_plain(dataclasses.asdict(self)))
 
     def fixed(self) -> list[str]:
-        """Names of the settings in which two starts of one run must agree."""
+        """Returns the names of the settings in which two starts of one run must agree."""
         return [
             name
             for name in self.by_name()
@@ -130,7 +130,7 @@ class TrainConfig:
 
 
 def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> TrainConfig:
-    """The configuration in a YAML file, with `key=value` assignments over it.
+    """Returns the configuration in a YAML file, with `key=value` assignments over it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -146,7 +146,9 @@ def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> Tr
 
 
 def _at_home(config: TrainConfig) -> TrainConfig:
-    """With `~` in paths as the home folder; target and head, which may be names on the hub, are resolved elsewhere."""
+    """Expands `~` in paths to the home folder; target and head, which may be names on the hub, are resolved
+    elsewhere.
+    """
 
     def at_home(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -165,7 +167,7 @@ def _at_home(config: TrainConfig) -> TrainConfig:
 
 
 def _with_published(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings over the defaults of their method."""
+    """Returns the settings over the defaults of their method."""
     head = settings.get("head")
     head = head if isinstance(head, dict) else {}
     method = head.get("method")

@@ -67,7 +67,7 @@ def pack(examples: Sequence[Example], length: int, seed: int, open_rows: int = 6
 
 
 def apart(examples: Sequence[Example], length: int) -> Rows:
-    """A row for each conversation, cut to `length`."""
+    """Returns a row for each conversation, cut to `length`."""
     return _rows([[Example(example.tokens[:length], example.answer[:length])] for example in examples], length)
 
 

@@ -16,8 +16,8 @@ BLOCK_SIZES = {"dflash": 16, "dspark": 7, "dflash2": 8}
 
 
 def begin(start: Start) -> DFlash:
-    """Random, as published, beside the target's embedding and output matrix, or rows of the latter; a selector chooses
-    at first what the slots alone would.
+    """Initialises a random head, as published, with the target's embedding and output matrix, or rows of the latter; a
+    selector chooses at first what the slots alone would.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)
@@ -48,8 +48,8 @@ def begin(start: Start) -> DFlash:
 
 
 def dflash_taps(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """The target layers that a DFlash head reads: those asked for, or as published five from the second to the last but
-    two, evenly.
+    """Returns the target layers that a DFlash head reads: those asked for, or as published five from the second to the
+    last but two, evenly.
     """
     if config.taps is None and layers >= 8:
         return heads.dflash_taps(layers)
@@ -61,7 +61,7 @@ def _window(config: HeadConfig) -> int | None:
 
 
 def _edges(config: HeadConfig, drafted: int) -> dict[str, Any]:
-    """What DSpark's and DFlash 2's heads have beside a DFlash head, as fields of its config."""
+    """Returns the parts that DSpark's and DFlash 2's heads add to a DFlash head, as fields of its config."""
     if config.method == "dspark":
         has_confidence = config.confidence is None or config.confidence
         return {

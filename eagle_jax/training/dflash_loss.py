@@ -10,7 +10,7 @@ after the anchor is compared with what the target made of the text up to there, 
 The authors learn from the text's own tokens, with a decay of exp(-1/7) in blocks of 16 and exp(-1/4) in blocks of 8
 (arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here unless the objective
 says otherwise: the text is the target's, and its distribution says more than one token drawn from it. What DSpark's and
-DFlash 2's heads learn beside it is in `edges_loss`.
+DFlash 2's heads learn besides is in `edges_loss`.
 """
 
 import functools
@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
-from eagle_jax.training.edges_loss import choices, confidence_loss, logits_given_text, selector_loss
+from eagle_jax.training.edges_loss import choices, confidence_loss, selector_loss, teacher_forced_logits
 from eagle_jax.training.loss_parts import (
     Parts,
     Report,
@@ -49,7 +49,7 @@ def dflash_loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts by slot; see `loss.loss`. Slots beyond `objective.steps` are left out.
+    """Computes the weighted loss and its parts by slot; see `loss.loss`. Slots beyond `objective.steps` are left out.
 
     Args:
         key: chooses the anchors, and seeds the noise.
@@ -91,21 +91,21 @@ def _of_blocks(
     mask: Bool[Array, "b a p"],
     objective: Objective,
 ) -> tuple[Float[Array, ""], Report]:
-    """The loss of slots, given the text's tokens before them and what the target says there."""
-    logits, drafted = logits_given_text(head, slots, previous), mask & (truth.following >= 0)
-    others: dict[str, tuple[Array, Array]] = {}  # losses beside those on the distribution, and the slots they are of
+    """Returns the loss of slots, given the text's tokens before them and what the target says there."""
+    logits, drafted = teacher_forced_logits(head, slots, previous), mask & (truth.following >= 0)
+    others: dict[str, tuple[Array, Array]] = {}  # losses besides those on the distribution, and the slots they are of
     if head.config.confidence is not None:
         others["confidence"] = confidence_loss(head, slots, previous, overlap(logits, truth)), mask
     if head.config.selector is not None:
         losses, present = selector_loss(head, slots, previous, truth.following)
         right = head.target_ids(choices(head, slots, previous)) == truth.best
         others |= {"selector": (losses, drafted), "candidates": (present.astype(jnp.float32), mask)}
-        others["agreement"] = right.astype(jnp.float32), mask  # in the place of the slots' own
+        others["agreement"] = right.astype(jnp.float32), mask  # instead of the slots' own
 
     def part(k: int) -> Parts:
         true = jax.tree.map(lambda part: part[:, :, k], truth)
-        own = parts_of(head, logits[:, :, k], None, true, mask[..., k], objective)
-        return own | {name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in others.items()}
+        main_losses = parts_of(head, logits[:, :, k], None, true, mask[..., k], objective)
+        return main_losses | {name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in others.items()}
 
     parts = [part(k) for k in range(mask.shape[2])]
     if objective.position_weights == "decay":
@@ -122,8 +122,8 @@ def _of_blocks(
 def d_pace_loss(
     losses: Float[Array, "b a p"], drafted: Bool[Array, "b a p"], mask: Bool[Array, "b a p"]
 ) -> Float[Array, ""]:
-    """Cross-entropies of the text's tokens with D-PACE's weights (`parts.d_pace_weights`), over the number of slots in
-    `mask`.
+    """Returns cross-entropies of the text's tokens with D-PACE's weights (`parts.d_pace_weights`), over the number of
+    slots in `mask`.
 
     Args:
         drafted: slots among them whose token the head drafts; it has no chance at the others.
@@ -135,7 +135,9 @@ def d_pace_loss(
 def choose_anchors(
     answer: Bool[Array, "b n"], count: int, key: jax.Array
 ) -> tuple[Int[Array, "b a"], Bool[Array, "b a"]]:
-    """Some tokens of answers that are followed by one, at random, each once; and which of them are such tokens."""
+    """Returns some tokens of answers that are followed by one, at random, each once; and which of them are such
+    tokens.
+    """
     followed = answer & jnp.pad(answer[:, 1:], ((0, 0), (0, 1)))
     ranks = jnp.where(followed, jax.random.uniform(key, answer.shape), -1.0)
     best, anchors = jax.lax.top_k(ranks, min(count, answer.shape[1]))
@@ -143,7 +145,7 @@ def choose_anchors(
 
 
 def _answered(answer: Bool[Array, "b n"], at: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
-    """Whether the token there and all before it in its block belong to the answer."""
+    """Returns whether the token there and all before it in its block belong to the answer."""
     slots = answer.shape[1]
-    there = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
-    return jnp.cumprod(there & (at < slots), axis=2).astype(bool)
+    is_answer = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
+    return jnp.cumprod(is_answer & (at < slots), axis=2).astype(bool)

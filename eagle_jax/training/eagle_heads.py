@@ -13,16 +13,16 @@ from eagle_jax.training.settings import HeadConfig
 
 
 def eagle1(start: Start) -> Head:
-    """Random; one that drafts some tokens has their rows of the target's output matrix."""
+    """Initialises a random head; one that drafts some tokens has their rows of the target's output matrix."""
     layers = draft_layers(start.config, start.sizes, start.config.layers)
     head = Head.init(EagleConfig(layers=layers, fc_bias=start.config.bias), start.key, jnp.float32)
     return head if start.ids is None else head.trimmed(start.target, start.ids)
 
 
 def eagle3(start: Start) -> Head3:
-    """The target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts is at first
-    what the target would say there, which is far better than chance. P-EAGLE's has an embedding of its own, to learn
-    the mask token's, and begins with the target's.
+    """Returns the target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts is
+    at first what the target would say there, which is far better than chance. P-EAGLE's has an embedding of its own, to
+    learn the mask token's, and begins with the target's.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)
@@ -63,10 +63,10 @@ def _eagle3_config(
 
 
 def shapes(config: HeadConfig, target: LlamaConfig) -> Head | Head3:
-    """The EAGLE head that `first` makes for such a target, of shapes; for plans.
+    """Returns the EAGLE head that `first` makes for such a target, of shapes; for plans.
 
     Raises:
-        ValueError: another method, or an earlier head to go on from, whose files alone tell its sizes.
+        ValueError: another method, or an earlier head to go on from, whose sizes only its files state.
     """
     if config.method not in ("eagle1", "eagle3") or config.start is not None:
         raise ValueError(f"head.method={config.method}, start={config.start}; expected a new EAGLE head to plan for")

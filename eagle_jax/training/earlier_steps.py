@@ -8,7 +8,7 @@ from eagle_jax.ops import LayerRows
 
 
 def sight(slots: int, step: int) -> Bool[Array, "n n"]:
-    """Which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
+    """Returns which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
 
     With four slots and step 1 (the slot before the first has nothing true after it, only itself), and below it what
     `with_step` makes of the later steps' keys, so that the one to see stands at the query's own slot:
@@ -24,13 +24,14 @@ def sight(slots: int, step: int) -> Bool[Array, "n n"]:
     return key <= query - step
 
 
-def with_step(earlier_kv: tuple[LayerRows, ...], own: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
-    """What stands beside the next draft step: keys and values of step 0, and after them those of every later step.
+def with_step(earlier_kv: tuple[LayerRows, ...], step_kv: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
+    """Returns the earlier draft steps' keys and values for the next one: those of step 0, and after them those of
+    every later step.
 
     The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
     """
     if not earlier_kv:
-        return own
+        return step_kv
 
     def joined(old: Float[Array, "b k _ c"], new: Float[Array, "b k n c"]) -> Float[Array, "b k _ c"]:
         batch, heads, slots, size = new.shape
@@ -38,4 +39,4 @@ def with_step(earlier_kv: tuple[LayerRows, ...], own: tuple[LayerRows, ...]) -> 
         moved = jnp.concatenate([later[:, :, :, :1], later[:, :, :, :-1]], axis=3)
         return jnp.concatenate([old[:, :, :slots], moved.reshape(batch, heads, -1, size)], axis=2)
 
-    return tuple(jax.tree.map(joined, old, new) for old, new in zip(earlier_kv, own, strict=True))
+    return tuple(jax.tree.map(joined, old, new) for old, new in zip(earlier_kv, step_kv, strict=True))

@@ -17,8 +17,10 @@ from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.sharding import argmax
 
 
-def logits_given_text(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
-    """The slots' logits below the tokens of the text before them (target ids); without a Markov head as they are."""
+def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
+    """Returns the slots' logits below the tokens of the text before them (target ids); without a Markov head as they
+    are.
+    """
     if head.config.markov is None:
         return slots.logits
     batch, blocks, depth = previous.shape
@@ -33,7 +35,7 @@ def logits_given_text(head: DFlash, slots: BlockOutput, previous: Int[Array, "b 
 def confidence_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], accepted: Float[Array, "b a p"]
 ) -> Float[Array, "b a p"]:
-    """The loss of the confidence in each slot, in nats.
+    """Returns the loss of the confidence in each slot, in nats.
 
     Args:
         accepted: how often its token would be accepted. No gradient goes into it.
@@ -48,9 +50,10 @@ def confidence_loss(
 def selector_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], following: Int[Array, "b a p"]
 ) -> tuple[Float[Array, "b a p"], Bool[Array, "b a p"]]:
-    """The loss of the selector's choice at each slot, in nats, and whether the right one was among the candidates.
+    """Returns the loss of the selector's choice at each slot, in nats, and whether the right one was among the
+    candidates.
 
-    Where the text's token is none of them, it takes the place of the last, as speculators trains.
+    If the text's token is not among them, it replaces the last, as speculators trains.
 
     Args:
         following: the text's tokens (draft ids); where it is -1, the number is of no use.
@@ -61,12 +64,14 @@ def selector_loss(
     candidates = jnp.concatenate([candidates[..., :-1], last[..., None]], axis=-1)
     state = head.path_state(previous.shape, slots.out.dtype)
     logits, _ = head.edge_logits(slots, previous, state, candidates)
-    own = jnp.sum(jnp.where(candidates == following[..., None], logits, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - own, present
+    true_logit = jnp.sum(jnp.where(candidates == following[..., None], logits, 0.0), axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - true_logit, present
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
-    """What a selector chooses at each slot after the text's token before it (draft ids), as a chain is drafted."""
+    """Returns the selector's choice at each slot after the text's token before it (draft ids), as a chain is
+    drafted.
+    """
     slots = jax.lax.stop_gradient(slots)
     candidates = head.candidates(slots.logits)
     logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)

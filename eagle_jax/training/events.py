@@ -1,4 +1,4 @@
-"""What a run tells while it runs, to whoever shows it."""
+"""Events that a run reports while it runs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from eagle_jax.training.prepare import DataReport
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Conversations are being read; so many are kept by now."""
+    """Conversations are being read; `kept` have been kept so far."""
 
     kept: int
 
@@ -36,7 +36,7 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Storing:
-    """What the target makes of the text goes into files; told first before any of them is written.
+    """What the target makes of the text goes into files; reported first before any of them is written.
 
     Attributes:
         folder: where they are.

@@ -4,7 +4,7 @@
     00000.npy       rows 0, 1, .. as `[rows, n, f]`, the bits of each number as a whole one (.npy knows no bfloat16)
     00001.npy       the next ones
 
-A file gets its name when all of it is on disk, so a fill that was stopped goes on with the files that are missing.
+A file gets its name when all of it is on disk, so an interrupted fill continues with the missing files.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ class FeatureFiles:
         return sum(self._bytes(len(self.rows_of(number))) for number in self.missing)
 
     def rows_of(self, number: int) -> range:
-        """Rows of a file."""
+        """Returns the rows of a file."""
         return range(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
 
     def write(self, number: int, values: Float[np.ndarray, "r n f"]) -> None:
@@ -133,9 +133,9 @@ def store(
     sharding: Sharding | None = None,
     sizes: LlamaConfig | None = None,
 ) -> FeatureFiles:
-    """The features of all rows, in `config.features.folder`; those that are there already are kept.
+    """Returns the features of all rows, in `config.features.folder`; those that are there already are kept.
 
-    What it will take is told before anything is written.
+    The required space is reported before anything is written.
 
     Args:
         taps: those of the head that is trained.
@@ -184,10 +184,10 @@ def digest(target: LM, sizes: LlamaConfig) -> int:
     """
 
     def one(path: Any, weight: Array) -> UInt[Array, ""]:
-        own, wide = (layer_of(_named(path), config) for config in (sizes, target.config))
-        times = wide.num_key_value_heads // own.num_key_value_heads
+        layer_config, target_layer = (layer_of(_named(path), config) for config in (sizes, target.config))
+        times = target_layer.num_key_value_heads // layer_config.num_key_value_heads
         if times > 1 and is_key_or_value(_named(path), sizes.qk_norm_over == "projection"):
-            weight = weight.reshape(-1, times, own.head_dim, *weight.shape[1:])[:, 0]
+            weight = weight.reshape(-1, times, layer_config.head_dim, *weight.shape[1:])[:, 0]
         return _hash_of_bits(weight)
 
     parts = jax.jit(lambda params: jax.tree_util.tree_map_with_path(one, params))(target.params)
@@ -200,7 +200,9 @@ def _named(path: Any) -> str:
 
 
 def _hash_of_bits(values: Array) -> UInt[Array, ""]:
-    """A sum that any order of adding gives, of bits stirred together with their places (murmur3's last step)."""
+    """Returns a sum that any order of adding gives, of bits stirred together with their places (murmur3's last
+    step).
+    """
     if jnp.issubdtype(values.dtype, jnp.floating):
         values = jax.lax.bitcast_convert_type(values, jnp.dtype(f"uint{8 * values.dtype.itemsize}"))
     place = jax.lax.iota(jnp.uint32, values.size).reshape(values.shape)
@@ -224,8 +226,8 @@ def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
     """Sees that what is in the folder is of the same kind, and which files are not there yet."""
     index_path = files.folder / INDEX
     files.folder.mkdir(parents=True, exist_ok=True)
-    there = _read_index(index_path) if index_path.exists() else index
-    check_same_settings(files.folder, there, index, "name another features.folder, or remove it", index)
+    stored_index = _read_index(index_path) if index_path.exists() else index
+    check_same_settings(files.folder, stored_index, index, "name another features.folder, or remove it", index)
     missing = files.missing
     for part in files.folder.glob(f"*{PART}"):  # as a kill leaves it; another run's is younger
         if time.time() - part.stat().st_mtime > STALE_SECONDS:

@@ -7,6 +7,8 @@ from eagle_jax.models.lm import LM
 
 
 def hidden_states(target: LM, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Float[Array, "b n f"]:
-    """Hidden states after the final norm, then the residual streams entering the layers `taps`, side by side."""
+    """Computes the hidden states after the final norm, then the residual streams entering the layers `taps`, side by
+    side.
+    """
     output = target.causal(tokens, taps)
     return jnp.concatenate([output.hidden, *output.taps], axis=-1)

@@ -42,7 +42,9 @@ class Start(NamedTuple):
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """The target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle one and N - 3."""
+    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle one and N
+    - 3.
+    """
     if config.taps is None:
         return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):
@@ -51,12 +53,12 @@ def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
 
 
 def output_matrix(target: LM) -> jax.Array:
-    """The target's, in float32 on this process."""
+    """Returns the target's, in float32 on this process."""
     return jnp.asarray(to_host(dense(target.output_matrix)), jnp.float32)
 
 
 def draft_layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:
-    """The draft layers: the target's attention, dense, without a window.
+    """Returns the draft layers: the target's attention, dense, without a window.
 
     Heads of targets with latent attention share a small part of each key and have no keys and values of their own; a
     draft layer has as published ones for DeepSeek-V3 heads of 128 numbers, as many as make its width, and 8 for keys.

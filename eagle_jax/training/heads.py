@@ -26,7 +26,7 @@ def first(
     steps: int = 1,
     sizes: LlamaConfig | None = None,
 ) -> AnyHead:
-    """The head to begin with, in float32, on one device; the arguments are `Start`'s.
+    """Returns the head to begin with, in float32, on one device; the arguments are `Start`'s.
 
     Raises:
         ValueError: the earlier head is of another method, or the sizes do not fit.
@@ -38,7 +38,9 @@ def first(
 
 
 def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, " d"] | None) -> AnyHead:
-    """A head of the same method, with which come objective and optimizer; one that drafts all is cut to `ids`."""
+    """Returns a head of the same method, with which come objective and optimizer; one that drafts all is cut to
+    `ids`.
+    """
     head = load_head(resolve(folder), target, "float32")
     if not HEAD_KINDS[head.kind].begin:
         raise ValueError(

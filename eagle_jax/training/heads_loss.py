@@ -36,7 +36,9 @@ def heads_loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts by head; see `loss.loss`. Heads beyond `objective.steps` are left out."""
+    """Computes the weighted loss and its parts by head; see `loss.loss`. Heads beyond `objective.steps` are left
+    out.
+    """
     if objective.feature_weight:
         raise ValueError(
             f"feature_weight={objective.feature_weight} with {type(head).__name__} heads; expected 0: they draft "

@@ -1,7 +1,7 @@
 """What a head is trained on: the target's next-token distribution, and for EAGLE-1 its next feature, over several draft
 steps.
 
-Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there tells token i + 2.
+Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there is for token i + 2.
 In the first step every feature is made of what the target computed. While drafting, though, the head reads its own
 output from the second step on. So the same is asked again with every feature replaced by the previous step's output at
 the slot before (EAGLE-3's training-time test, arXiv:2503.01840; harmonized training, arXiv:2408.15766), tokens stay
@@ -42,7 +42,7 @@ def loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts.
+    """Computes the weighted loss and its parts.
 
     Args:
         answer: tokens that the target produced; only those are drafted, so only those count.

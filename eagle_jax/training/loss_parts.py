@@ -46,7 +46,7 @@ class Report:
 def weighted(
     parts: Sequence[Parts], objective: Objective, counts: Float[Array, "steps"] | None = None
 ) -> tuple[Float[Array, ""], Report]:
-    """The loss out of its parts by draft step, each weighing `objective.decay` times the one before; and these.
+    """Returns the loss out of its parts by draft step, each weighing `objective.decay` times the one before; and these.
 
     Args:
         counts: slots of each step, for all slots to weigh alike; None lets steps weigh alike. Both before `decay`.
@@ -67,12 +67,12 @@ def weighted(
 
 
 def stacked(parts: Sequence[Parts]) -> Report:
-    """The report of parts by draft step."""
+    """Returns the report of parts by draft step."""
     return Report(**{name: jnp.stack([part[name] for part in parts]) for name in parts[0]})
 
 
 def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Float[Array, "b n"]:
-    """Mean over the features of `d^2 / 2` where `|d| < 1`, `|d| - 1/2` elsewhere."""
+    """Computes the mean over the features of `d^2 / 2` where `|d| < 1`, `|d| - 1/2` elsewhere."""
     distance = jnp.abs(guess - truth)
     return jnp.mean(jnp.where(distance < 1, 0.5 * distance**2, distance - 0.5), axis=-1)
 
@@ -80,9 +80,9 @@ def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Flo
 def distribution_loss(
     logits: Float[Array, "b n d"], truth: "Truth", mask: Bool[Array, "b n"], objective: Objective
 ) -> Float[Array, ""]:
-    """Between the guessed distribution and the true one, as the objective wants it, over the slots that count.
+    """Computes the loss between the guessed distribution and the true one, by the objective, over the slots that count.
 
-    The target's distribution among the drafted tokens says little where its likeliest token is none of them; what
+    The target's distribution among the drafted tokens says little where its likeliest token is not drafted; what
     sampling would accept is known everywhere.
     """
     counted = mask & truth.drafted
@@ -101,34 +101,38 @@ def distribution_loss(
 
 
 def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*slots"]:
-    """The sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the target's."""
+    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the
+    target's.
+    """
     true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
     return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)
 
 
 def mean(values: Float[Array, "*slots"], mask: Bool[Array, "*slots"]) -> Float[Array, ""]:
-    """Over the slots in `mask`; 0 if there are none."""
+    """Averages over the slots in `mask`; 0 if there are none."""
     return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask), 1).astype(jnp.float32)
 
 
 def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, "b n v"]) -> Float[Array, "b n"]:
-    """Cross-entropy of the guessed distribution under the true one, in nats."""
+    """Computes the cross-entropy of the guessed distribution under the true one, in nats."""
     distribution = jax.nn.softmax(true_logits, axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(distribution * logits, axis=-1)
 
 
 def text_cross_entropy(logits: Float[Array, "*rows d"], following: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Cross-entropy of the token that follows, in nats; where the head does not draft it (-1), a number of no use."""
+    """Computes the cross-entropy of the token that follows, in nats; where the head does not draft it (-1), a number of
+    no use.
+    """
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    own = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(own, axis=-1)
+    true_logits = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(true_logits, axis=-1)
 
 
 def d_pace_weights(
     cross_entropy: Float[Array, "*blocks p"], mask: Bool[Array, "*blocks p"]
 ) -> Float[Array, "*blocks p"]:
-    """What each slot of a block weighs (D-PACE, arXiv:2605.18810): with s, the head's probability of the text's token
-    drawn half-way to 1, the sum over this slot and those after it of the product of s up to there.
+    """Returns the weight of each slot of a block (D-PACE, arXiv:2605.18810): with s, the head's probability of the
+    text's token drawn half-way to 1, the sum over this slot and those after it of the product of s up to there.
 
     That is the derivative of the expected accepted length, a smoothed one, by the logarithm of the slot's s: what
     raises it counts, at slots that are reached and from which much is to be gained. No gradient goes through it.
@@ -165,7 +169,7 @@ class Truth:
 
     @staticmethod
     def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"], following: Int[Array, "b n"]) -> "Truth":
-        """The target's of its hidden states, and the text's tokens (target ids) that follow; -1 is none."""
+        """Computes the truth from the target's hidden states and the text's next tokens (target ids); -1 is none."""
         logits = jax.lax.stop_gradient(target.logits(hidden))
         best, among_drafted = argmax(logits), head.drafted_part(logits)
         drafted = head.target_ids(argmax(among_drafted)) == best
@@ -175,12 +179,12 @@ class Truth:
 
 
 def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """The token after each; -1 after the last."""
+    """Returns the token after each; -1 after the last."""
     return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
 
 
 def _draft_ids(vocabulary: Int[Array, "d"], size: int, tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """Draft ids of target ids below `size`; -1 of those that the head does not draft, and of -1."""
+    """Returns draft ids of target ids below `size`; -1 of those that the head does not draft, and of -1."""
     ids = jnp.full(size, -1, jnp.int32).at[vocabulary].set(jnp.arange(len(vocabulary), dtype=jnp.int32))
     return jnp.where(tokens < 0, -1, jnp.take(ids, jnp.maximum(tokens, 0), axis=0))
 
@@ -193,7 +197,7 @@ def parts_of(
     mask: Bool[Array, "b n"],
     objective: Objective,
 ) -> Parts:
-    """One draft step's part of each of `Report`'s fields.
+    """Returns one draft step's part of each of `Report`'s fields.
 
     Args:
         logits: over the tokens that the head drafts.

@@ -74,7 +74,7 @@ def _by_offsets(conversation: Sequence[dict[str, str]], tokenizer: Any) -> Examp
 
 
 def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -> list[tuple[int, int]]:
-    """First and last character (exclusive) of each answer in the rendered `text`."""
+    """Returns the first and last character (exclusive) of each answer in the rendered `text`."""
     prompt = _generation_prompt(conversation, tokenizer)
     assistant_texts = [message["content"] for message in conversation if message["role"] == "assistant"]
     holders = iter([f"\x02{number}\x03" for number in range(len(assistant_texts))])
@@ -95,7 +95,7 @@ def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -
 
 
 def _generation_prompt(conversation: Sequence[dict[str, str]], tokenizer: Any) -> str:
-    """What the template puts where an answer is to begin."""
+    """Returns the text that the template puts before an answer."""
     first = next(i for i, message in enumerate(conversation) if message["role"] == "assistant")
     rendered, prompted = (
         _render(conversation[:first], tokenizer, tokenize=False, add_generation_prompt=add_prompt)
@@ -111,7 +111,9 @@ def _turn_end(
     ends: Int[np.ndarray, " n"],
     special: Bool[np.ndarray, " n"],
 ) -> Bool[np.ndarray, " n"]:
-    """The special token after an answer, with the spaces before it: the model ends its turn by producing them."""
+    """Returns the special token after an answer, with the spaces before it: the model ends its turn by producing
+    them.
+    """
     word = last + len(text[last:]) - len(text[last:].lstrip())
     end = np.flatnonzero(special & (starts == word) & (ends > starts))[:1]
     return (starts >= last) & (ends <= ends[end]) if len(end) else np.zeros(len(starts), bool)

@@ -17,7 +17,7 @@ class Metrics:
     Args:
         folder: where they go; None keeps none, as all processes but the first do.
         after: the step that the run continues from; 0 starts anew.
-        tensorboard: also write event files beside.
+        tensorboard: also write event files.
 
     Raises:
         ImportError: TensorBoard was asked for and is not installed.
@@ -35,7 +35,7 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One record: `kind` is train or held_out."""
+        """Writes one record: `kind` is train or held_out."""
         if self._file is None:
             return
         self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
@@ -61,8 +61,8 @@ def numbers(loss: float, report: Report) -> dict[str, Any]:
 
 
 def _lines(path: Path, after: int) -> list[bytes]:
-    """The records until a step. What is none is left out: a kill leaves half a line, a failing disk worse, and no
-    update depends on them.
+    """Returns the records until a step. Damaged lines are left out: a kill leaves half a line, a failing disk worse,
+    and no update depends on them.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith(b"\n") and (step := _step(line)) is not None and step <= after]

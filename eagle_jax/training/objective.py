@@ -23,8 +23,8 @@ class Objective:
             distance), and of the LK losses (arXiv:2602.23881) "acceptance" is -log a and "hybrid" is
             w KL + (1 - w) (1 - a) with w = exp(-eta mean a), at first the divergence, later acceptance.
         eta: how soon the hybrid turns.
-        text_weight: weight of the cross-entropy of the text's own next token beside that loss; DSpark's 0.1 of it and
-            0.9 of the L1 distance are 0.1 and 1.8 of "tv".
+        text_weight: weight of the cross-entropy of the text's own next token, added to that loss; DSpark's 0.1 of it
+            and 0.9 of the L1 distance are 0.1 and 1.8 of "tv".
         confidence_weight: weight of the confidence head's loss (DSpark).
         selector_weight: weight of the selector's loss (DFlash 2).
         position_weights: how much the slots of a block weigh (DFlash): "decay" of their number alone, or "d_pace"

@@ -16,7 +16,7 @@ ADAM_OVER_MUON = 0.5  # learning rate of embeddings, norms and biases, relative 
 
 @functools.lru_cache(maxsize=8)
 def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """The rule of a run of `steps` updates: clipping, then AdamW or Muon, times the scheduled rate.
+    """Returns the rule of a run of `steps` updates: clipping, then AdamW or Muon, times the scheduled rate.
 
     The same configuration gives the same object, so that updates are compiled once.
     """
@@ -35,7 +35,7 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
 
 
 def norm_of(gradients: Any) -> Float[Array, ""]:
-    """The norm of all of them together.
+    """Returns the norm of all of them together.
 
     Rows first, then their sums, and a barrier that keeps XLA from making one sum of the two: on CPU, with jaxlib
     0.10.2 and `workarounds.exact_reduction_options`, that one would be off by more than a thousandth for 4,096 x 8,192.
@@ -45,7 +45,7 @@ def norm_of(gradients: Any) -> Float[Array, ""]:
 
 
 def clipped(gradients: Any, limit: float) -> Any:
-    """Gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013).
+    """Returns gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013).
 
     Optax's own takes the norm as one sum.
     """
@@ -54,7 +54,9 @@ def clipped(gradients: Any, limit: float) -> Any:
 
 
 def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate by update: linear warm-up to the peak, then the decay, which ends after the last update."""
+    """Returns the learning rate by update: linear warm-up to the peak, then the decay, which ends after the last
+    update.
+    """
     falling = {
         "linear": lambda share: 1 - (1 - config.final) * share,
         "cosine": lambda share: config.final + (1 - config.final) * 0.5 * (1 + jnp.cos(jnp.pi * share)),
@@ -70,7 +72,7 @@ def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.GradientTransformation:
-    """Muon on matrices, AdamW on the rest, for a learning rate of 1.
+    """Applies Muon on matrices, AdamW on the rest, for a learning rate of 1.
 
     Muon's steps have the size of AdamW's (`consistent_rms`), so its learning rate means the same.
     """

@@ -39,7 +39,7 @@ class Order:
         """Continues from a position of the same text.
 
         Args:
-            changed: how settings of the data differ from what they were then, to be said where the text differs.
+            changed: how settings of the data differ from what they were then, for the error where the text differs.
 
         Raises:
             ValueError: the position is of other text.
@@ -55,7 +55,7 @@ class Order:
 
 
 def is_position(value: Any) -> bool:
-    """Whether something read from a file has the form of `Order.position`."""
+    """Returns whether something read from a file has the form of `Order.position`."""
     match value:
         case {"text": {"rows": int(), "size": int(), "crc": int()}, "iterator": dict()}:
             return True

@@ -15,13 +15,13 @@ from eagle_jax.training.first_head import Start, draft_layers, output_matrix
 
 
 def medusa(start: Start) -> Medusa:
-    """Medusa heads, one for each draft step."""
+    """Returns Medusa heads, one for each draft step."""
     heads = Medusa.init(MedusaConfig(**_sizes(start)), start.key, jnp.float32)
     return dataclasses.replace(heads, params=_passing_on(heads.params, start.target))
 
 
 def hydra(start: Start) -> Hydra:
-    """Hydra heads, one for each draft step; of what their first blocks read they pass on the hidden state."""
+    """Returns Hydra heads, one for each draft step; of what their first blocks read they pass on the hidden state."""
     prefix = draft_layers(start.config, start.sizes, 1) if start.config.prefix else None
     heads = Hydra.init(HydraConfig(**_sizes(start), prefix=prefix), start.key, jnp.float32)
     return dataclasses.replace(heads, params=_passing_on(heads.params, start.target))

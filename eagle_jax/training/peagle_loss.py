@@ -65,7 +65,7 @@ def peagle_loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Weighted loss and its parts by depth; see `loss.loss`. Depths beyond `objective.steps` are left out.
+    """Computes the weighted loss and its parts by depth; see `loss.loss`. Depths beyond `objective.steps` are left out.
 
     Args:
         key: chooses the anchors, and seeds the noise.
@@ -88,19 +88,19 @@ def peagle_loss(
     for depth, size in enumerate(sample.sizes):
         rows = slice(first, first + size)
         at, first = sample.anchor[:, rows] + depth, first + size
-        there = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
-        mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), there, axis=1)
+        clipped = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
+        mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), clipped, axis=1)
         part = functools.partial(_part, head, target, objective=objective)
-        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, there, mask))
+        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, clipped, mask))
         counts.append(jnp.sum(mask).astype(jnp.float32))
     return weighted(parts, objective, jnp.stack(counts))
 
 
 def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, key: jax.Array) -> Sample:
-    """The rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
+    """Returns the rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
     batch, slots = answer.shape[0], answer.shape[1] - 1
-    anchors, found = choose_anchors(answer[:, 1:], objective.anchors, key)
-    rank, count = jnp.arange(anchors.shape[1]), jnp.sum(found, axis=1)[:, None].astype(jnp.float32)
+    anchors, is_anchor = choose_anchors(answer[:, 1:], objective.anchors, key)
+    rank, count = jnp.arange(anchors.shape[1]), jnp.sum(is_anchor, axis=1)[:, None].astype(jnp.float32)
     text = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
     sizes, columns, chosen = [slots], [text], [jnp.ones((batch, slots), bool)]
     for depth in range(1, steps):
@@ -116,7 +116,7 @@ def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, ke
 def _outputs(
     head: Head3, target: LM, tokens: Int[Array, "b n"], entering: Float[Array, "b m h"], sample: Sample
 ) -> Float[Array, "b r h"]:
-    """The head's outputs at all rows, in one pass."""
+    """Returns the head's outputs at all rows, in one pass."""
     batch, slots, _ = entering.shape
     embeddings, feature = head.mask_rows(target, batch, sample.anchor.shape[1] - slots)
     embeddings = jnp.concatenate([head.embed(target, tokens[:, 1:]), embeddings], axis=1)
@@ -134,10 +134,10 @@ def _part(
     mask: Bool[Array, "b c"],
     objective: Objective,
 ) -> Parts:
-    """One depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
+    """Returns one depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
 
-    def there(values: Array) -> Array:
+    def rows_at(values: Array) -> Array:
         return jax.vmap(lambda row, index: row[index])(values, at)
 
     logits = head.logits(target, out.astype(jnp.float32))
-    return parts_of(head, logits, None, jax.tree.map(there, truth), mask, objective)
+    return parts_of(head, logits, None, jax.tree.map(rows_at, truth), mask, objective)

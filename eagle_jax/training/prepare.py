@@ -95,7 +95,7 @@ def prepare(
 
 
 def joined(*reports: DataReport) -> DataReport:
-    """One account of several sets of files."""
+    """Returns one account of several sets of files."""
     total = {name: sum(getattr(r, name) for r in reports) for name in ("kept", "cut", "tokens", "answer_tokens")}
     return DataReport(dropped=tuple(d for report in reports for d in report.dropped), **total)
 
@@ -119,7 +119,7 @@ def _example(item: Any, tokenizer: Any) -> Example:
 
 
 def _unfinished(example: Example, tokenizer: Any) -> Example:
-    """Without the end that the template gives to an answer which had none."""
+    """Removes the end that the template gives to an answer which had none."""
     words = example.answer & ~np.isin(example.tokens, list(tokenizer.all_special_ids))
     end = 1 + int(np.flatnonzero(words).max(initial=-1))
     return Example(example.tokens[:end], example.answer[:end])

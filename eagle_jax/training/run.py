@@ -120,7 +120,7 @@ def _run(
 
 
 def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
-    """The mesh that the configuration asks for; None is one device.
+    """Returns the mesh that the configuration asks for; None is one device.
 
     Raises:
         ValueError: it does not divide the target, or not the rows of a pass.
@@ -180,11 +180,11 @@ def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
     if not path.exists():  # begun by an earlier version
         return
     try:
-        there = dict(json.loads(path.read_bytes()))
+        stored = dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, if target and text are those of the run") from None
     # a target in another dtype, as another machine may compute in, cannot be compared
-    check_same_settings(folder, there, sources, ELSEWHERE, [name for name in sources if name in there])
+    check_same_settings(folder, stored, sources, ELSEWHERE, [name for name in sources if name in stored])
 
 
 def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
@@ -200,7 +200,7 @@ def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
 def texts(
     config: TrainConfig, target: LM, tokenizer: Any, observe: Observe
 ) -> tuple[data.Rows, data.Rows, prepare.DataReport]:
-    """Rows to learn from, rows to measure with, and what became of the files."""
+    """Returns rows to learn from, rows to measure with, and what became of the files."""
     data_settings = config.data
     if tokenizer is None:
         raise ValueError("the target's folder holds no tokenizer; training reads text")
@@ -230,7 +230,7 @@ def texts(
 def draft_vocabulary(
     config: TrainConfig, rows: data.Rows, target: LM
 ) -> tuple[Int[np.ndarray, " d"] | None, float | None]:
-    """The tokens to draft, if only some, and their share of all that the assistant says."""
+    """Returns the tokens to draft, if only some, and their share of all that the assistant says."""
     size = config.head.draft_vocab_size
     if size is None:
         return None, None

@@ -16,7 +16,7 @@ class Data:
     Args:
         train: files to learn from.
         held_out: files to measure with; without any, `held_out_share` of the training conversations.
-        limit: read only the first so many conversations of `train`.
+        limit: maximum number of conversations to read from `train`.
         length: tokens in a row, and the longest conversation.
         over_long: longer conversations are dropped, or cut to `length`.
         pack: several conversations share a row; otherwise each has its own.
@@ -69,7 +69,7 @@ class HeadConfig:
             a kernel, 16 (dflash2).
         selector_rank, selector_top_k: width of the selector's codes, 256 by default, and its candidates, 16 (dflash2).
         fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3); peagle has the former too.
-        draft_vocab_size: draft only so many tokens, the most frequent of the answers; all by default.
+        draft_vocab_size: number of tokens to draft, the most frequent of the answers; all by default.
         start: folder of an earlier head of the same method to go on from; its sizes count then. With
             `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
     """
@@ -208,7 +208,7 @@ class CheckpointConfig:
 
     Args:
         every: updates between two checkpoints; each is measured on the held-out text first.
-        keep: newest checkpoints kept, beside the best one.
+        keep: newest checkpoints kept, besides the best one.
     """
 
     every: int = 500
@@ -227,7 +227,7 @@ class EvaluationConfig:
         depth: draft steps on the held-out text, each reading what the one before made.
         questions: file of questions in Spec-Bench's format, or of conversations of which the first turns are asked,
             that the finished head decodes.
-        limit: ask only the first so many.
+        limit: maximum number of questions.
         max_new_tokens: longest answer to them.
         temperature: 0 is greedy.
     """

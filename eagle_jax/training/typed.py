@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
-    """`cls(**given)`, with inner mappings built as the dataclasses that its fields name.
+    """Builds `cls(**given)`, with inner mappings built as the dataclasses that its fields name.
 
     Args:
         where: the keys that lead to `given`, for messages.
@@ -35,7 +35,9 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
 
 
 def overlay(settings: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """`settings` with `inner.key=value` put in; values are read as YAML, so `null`, `3e-4` and `[a, b]` work."""
+    """Returns `settings` with `inner.key=value` put in; values are read as YAML, so `null`, `3e-4` and `[a, b]`
+    work.
+    """
     merged = _copy(settings)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -52,7 +54,7 @@ def overlay(settings: dict[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """The value that YAML text stands for; a key that comes twice is refused."""
+    """Returns the value that YAML text stands for; a key that comes twice is refused."""
     try:
         return yaml.load(text, Loader=_Strict)
     except yaml.YAMLError as error:

@@ -59,7 +59,7 @@ class Outcome:
 
 
 def begin(head: AnyHead, rule: optax.GradientTransformation, key: jax.Array) -> TrainState:
-    """The state before the first update. It owns its arrays: the updates may overwrite them."""
+    """Returns the state before the first update. It owns its arrays: the updates may overwrite them."""
     params = jax.tree.map(lambda p: jnp.array(p, jnp.float32), head.params)
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
 
@@ -77,7 +77,7 @@ def update(
     remat: bool = False,
     sharding: Sharding | None = None,
 ) -> tuple[TrainState, Outcome]:
-    """The state after one update over `a` passes of `b` rows each.
+    """Returns the state after one update over `a` passes of `b` rows each.
 
     Args:
         head: the head without its weights (`without_params`); those are the state's.
@@ -91,7 +91,7 @@ def update(
 
 @functools.cache
 def compiled_update() -> Any:
-    """`update`, jitted once per process. The state is donated."""
+    """Returns `update`, jitted once per process. The state is donated."""
     fixed = ("rule", "objective", "remat", "sharding")
     return jax.jit(
         _update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=exact_reduction_options()
@@ -158,13 +158,13 @@ def _loss(
     objective: Objective,
     remat: bool,
 ) -> tuple[Array, Report]:
-    """The loss of a head with these weights, computed in the target's dtype."""
+    """Returns the loss of a head with these weights, computed in the target's dtype."""
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
-    whole = dataclasses.replace(head, params=rounded)
+    rounded_head = dataclasses.replace(head, params=rounded)
     if features is None:  # behind the barrier it is computed as it is for files, to the bit
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
     loss = HEAD_KINDS[head.kind].get("loss")
-    return loss(whole, target, tokens, answer, features, key, objective, remat=remat)
+    return loss(rounded_head, target, tokens, answer, features, key, objective, remat=remat)
 
 
 @functools.cache
@@ -197,7 +197,7 @@ def evaluate(
     objective: Objective,
     sharding: Sharding | None = None,
 ) -> tuple[float, Report]:
-    """The loss and its parts over all `rows`, each batch weighted by its answer tokens.
+    """Returns the loss and its parts over all `rows`, each batch weighted by its answer tokens.
 
     Args:
         head: without its weights.
@@ -216,7 +216,7 @@ def evaluate(
 
 
 def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np.ndarray | jax.Array:
-    """Rows of text, which every process has, spread over `data` along `axis`."""
+    """Returns the rows of text, which every process has, spread over `data` along `axis`."""
     if sharding is None:
         return rows
     where = jax.NamedSharding(sharding.mesh, fitting(P(*[None] * axis, DATA), rows.shape, sharding.sizes))
@@ -224,15 +224,17 @@ def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np
 
 
 def without_params(head: AnyHead) -> AnyHead:
-    """The head without its weights, which are the state's while it is trained."""
+    """Returns the head without its weights, which are the state's while it is trained."""
     return dataclasses.replace(head, params={})
 
 
 def accepted_length(agreement: Float[np.ndarray, "d"]) -> float:
-    """Tokens a pass when drafting one chain: the target's own, and each drafted one if it and all before it agree."""
+    """Returns tokens a pass when drafting one chain: the target's own, and each drafted one if it and all before it
+    agree.
+    """
     return 1 + float(np.cumprod(agreement).sum())
 
 
 def _filled_up(part: np.ndarray, batch: int) -> np.ndarray:
-    """Rows of nothing (no answer in them) after a last batch that is not full."""
+    """Returns the rows of nothing (no answer in them) after a last batch that is not full."""
     return np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])

@@ -7,7 +7,7 @@ from eagle_jax.training.data import Rows
 
 
 def most_frequent(rows: Rows, size: int, vocab_size: int) -> tuple[Int[np.ndarray, " d"], float]:
-    """The `size` tokens that the assistant produced most often, and their share of all it produced.
+    """Returns the `size` tokens that the assistant produced most often, and their share of all it produced.
 
     Ids ascend, as in published heads; of equally frequent tokens the lower id is first.
 

@@ -56,8 +56,8 @@ def calibrate(
     drafter = drafter_for(model, name, "published" if trees is None else trees(model, False, NODES))
     done, total = 0, 2 * len(prompts)
     tables = []
-    for temperature, own in ((0.0, AS_DRAFTED.greedy), (1.0, AS_DRAFTED.sampled)):
-        guessed, accepted = np.zeros((2, *own.shape), np.float64)
+    for temperature, drafted_prior in ((0.0, AS_DRAFTED.greedy), (1.0, AS_DRAFTED.sampled)):
+        guessed, accepted = np.zeros((2, *drafted_prior.shape), np.float64)
         how = prompts, max_new_tokens, temperature, lambda state: state.counts
         for rows, counts in after_answers(model, drafter, *how):
             guessed += np.asarray(counts.guessed, np.float64).sum(axis=0)
@@ -65,7 +65,7 @@ def calibrate(
             done += rows
             if progress is not None:
                 progress(done, total)
-        tables.append(fitted(guessed, accepted, own))
+        tables.append(fitted(guessed, accepted, drafted_prior))
     return Prior(*tables)
 
 
@@ -77,7 +77,7 @@ def calibrate_head(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Measures the head's guesses, writes what was found into its folder, and returns the model that goes by it.
+    """Measures the head's guesses, writes the calibration into its folder, and returns the model that uses it.
 
     Args:
         model: loaded from `target` and `head`, as `load` takes them.
@@ -103,7 +103,9 @@ def after_answers(
     temperature: float,
     read: Callable[[Any], Any],
 ) -> Iterator[tuple[int, Any]]:
-    """How many answers were decoded together, and what `read` takes of the drafter's state after them, on the host."""
+    """Yields how many answers were decoded together, and what `read` takes of the drafter's state after them, on the
+    host.
+    """
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
@@ -119,20 +121,22 @@ def after_answers(
 
 
 def fitted(
-    guessed: Float[np.ndarray, "d k"], accepted: Float[np.ndarray, "d k"], own: Float[np.ndarray, "d k"]
+    guessed: Float[np.ndarray, "d k"], accepted: Float[np.ndarray, "d k"], prior: Float[np.ndarray, "d k"]
 ) -> Float[np.ndarray, "d k"]:
-    """The probabilities that explain the counts best among those that never fall with the head's own.
+    """Returns the probabilities that explain the counts best among those that never fall with the head's own.
 
     Args:
-        own: what the head says, which counts for `STRENGTH` guesses at each knot.
+        prior: what the head says, which counts for `STRENGTH` guesses at each knot.
     """
     weight = guessed + STRENGTH
-    mean = (accepted + STRENGTH * own) / weight
+    mean = (accepted + STRENGTH * prior) / weight
     return np.stack([_rising(*row) for row in zip(mean, weight, strict=True)]).astype(np.float32)
 
 
 def _rising(values: Float[np.ndarray, "k"], weights: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
-    """The closest values that never fall, by weighted squares: neighbours that do are pooled (Ayer et al. 1955)."""
+    """Returns the closest values that never fall, by weighted squares: neighbours that do are pooled (Ayer et al.
+    1955).
+    """
     blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it stands for
     for value, weight in zip(values, weights, strict=True):
         block = (float(value), float(weight), 1)

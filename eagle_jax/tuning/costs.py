@@ -43,7 +43,9 @@ CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
 
 
 def grid_for(model: Model) -> Grid:
-    """What is measured here: small trees on a CPU; none deeper than the heads draft, none wider than they can be."""
+    """Returns the grid of trees to measure on this device: small trees on a CPU; none deeper than the heads draft, none
+    wider than they can be.
+    """
     grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
     deepest, width = grid.largest.depth, grid.largest.top_k
     if model.head is not None:
@@ -58,7 +60,7 @@ def grid_for(model: Model) -> Grid:
 
 
 def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) -> Costs:
-    """What the parts of a step cost."""
+    """Measures the cost of the parts of a step."""
     deep = min(3, grid.largest.depth_steps)
     drafters: dict[Any, Drafter] = {}
     for nodes in grid.nodes:

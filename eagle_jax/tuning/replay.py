@@ -18,12 +18,12 @@ class Guessed:
     tokens: Sequence[int]
     parents: Sequence[int]
 
-    def found_by(self, steps: int, width: int) -> list[int]:
-        """The nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
+    def grown_nodes(self, steps: int, width: int) -> list[int]:
+        """Returns the nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
         depth, level_rank = {0: 0}, {0: 0}  # of nodes that it finds; the rank is that among all of one depth
         num_children: collections.Counter[int] = collections.Counter()
         num_at_depth: collections.Counter[int] = collections.Counter()
-        found = []
+        nodes = []
         for node, parent in enumerate(self.parents[1:], start=1):
             child_rank = num_children[parent]
             num_children[parent] += 1
@@ -33,16 +33,16 @@ class Guessed:
             depth[node] = depth[parent] + 1
             level_rank[node] = num_at_depth[depth[node]]
             num_at_depth[depth[node]] += 1
-            found.append(node)
-        return found
+            nodes.append(node)
+        return nodes
 
     def nodes_needed(self, following: Sequence[int], steps: int, width: int) -> list[int]:
-        """How many nodes that tree has to keep, root included, for the path of `following` to reach each depth, as far
-        as the tree has it.
+        """Returns how many nodes that tree has to keep, root included, for the path of `following` to reach each depth,
+        as far as the tree has it.
         """
         needed: list[int] = []
         last = 0  # node of the path
-        for size, node in enumerate(self.found_by(steps, width), start=2):
+        for size, node in enumerate(self.grown_nodes(steps, width), start=2):
             depth = len(needed)
             if depth < len(following) and self.parents[node] == last and self.tokens[node] == following[depth]:
                 needed.append(size)
@@ -64,7 +64,7 @@ class Text:
 
 
 def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[DynamicTree, float]:
-    """Tokens that a step would have committed with each tree, decoding the same texts from beginning to end."""
+    """Returns tokens that a step would have committed with each tree, decoding the same texts from beginning to end."""
     sizes: dict[tuple[int, int], list[DynamicTree]] = {}
     for tree in trees:
         sizes.setdefault((tree.depth_steps, tree.top_k), []).append(tree)
@@ -77,8 +77,8 @@ def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[Dyna
 
 
 def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]:
-    """How often the text's next token is a node's i-th child, at the root and below it: `[depth][rank]`, as a share of
-    the trees that were right so far.
+    """Returns how often the text's next token is a node's i-th child, at the root and below it: `[depth][rank]`, as a
+    share of the trees that were right so far.
     """
     counts = [[0] * ranks for _ in range(depths)]
     tried = [0] * depths
@@ -98,7 +98,7 @@ def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]
 
 
 def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
-    """`Guessed.nodes_needed` at every place."""
+    """Returns `Guessed.nodes_needed` at every place."""
     return [
         drafted.nodes_needed(text.tokens[place + 1 : place + 2 + steps], steps, width)
         for place, drafted in enumerate(text.drafted)
@@ -106,7 +106,9 @@ def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
 
 
 def _mean_length(texts: Sequence[Sequence[Sequence[int]]], nodes: int) -> float:
-    """Tokens a step over texts of which the nodes needed at each place are known, for a tree of so many nodes."""
+    """Returns tokens a step over texts of which the nodes needed at each place are known, for a tree of so many
+    nodes.
+    """
     tokens = steps = 0
     for paths in texts:
         place = 0

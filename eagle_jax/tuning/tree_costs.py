@@ -40,7 +40,7 @@ class Costs:
         return between(self.verify_steps, 1)
 
     def step(self, tree: DynamicTree) -> float:
-        """A step with this tree; infinite for one beyond what was measured."""
+        """Returns the seconds of a step with this tree; infinite for one beyond what was measured."""
         drafting = between(self.begin, tree.top_k) + tree.depth_steps * between(self.level, tree.top_k)
         return between(self.verify_steps, tree.nodes) + drafting
 
@@ -64,7 +64,7 @@ class Estimate:
 
 
 def between(times: Times, size: int) -> float:
-    """Seconds at `size`, on straight lines between those that were measured; infinite beyond the largest.
+    """Returns seconds at `size`, on straight lines between those that were measured; infinite beyond the largest.
 
     More work does not take less time: what was measured below an earlier value counts as that.
     """
@@ -80,7 +80,7 @@ def between(times: Times, size: int) -> float:
 
 
 def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]:
-    """Plain decoding and every tree, the fastest first; of equally fast ones the smaller tree.
+    """Returns plain decoding and every tree, the fastest first; of equally fast ones the smaller tree.
 
     Args:
         lengths: tokens that a step commits with each tree.
@@ -91,7 +91,7 @@ def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]
 
 
 def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicTree]:
-    """Trees to choose from that are no larger than one in any way, with frontiers of these widths."""
+    """Yields trees to choose from that are no larger than one in any way, with frontiers of these widths."""
     for width, steps in itertools.product(widths, range(largest.depth_steps + 1)):
         for nodes in NODES:
             # as many nodes as it is deep, no more than it finds, and more than its first level where it expands

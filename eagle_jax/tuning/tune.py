@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import jax
 
 from eagle_jax.chat.prompts import Prompt
-from eagle_jax.checks import whole
+from eagle_jax.checks import whole_number
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
-from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_whole
+from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_answers
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
 from eagle_jax.methods.registry import TUNED, default_tree, drafter_for, method_of
@@ -71,7 +71,7 @@ class Tuned:
     by_rank: list[list[float]]
 
     def promised(self, estimate: Estimate) -> float:
-        """Tokens a second of all rows together."""
+        """Returns the tokens per second of all rows together."""
         return estimate.tokens_per_second * self.budget.rows
 
 
@@ -105,7 +105,7 @@ def tune(
         if name == "none":
             raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
         raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {names}')
-    sizes = sorted({rows_for(model, whole("batch size", size, 1)) for size in batch_sizes})
+    sizes = sorted({rows_for(model, whole_number("batch size", size, 1)) for size in batch_sizes})
     if not sizes:
         raise ValueError("no batch sizes; give at least one, such as 1")
     if prompts is None and model.tokenizer is None:
@@ -140,16 +140,16 @@ def _tune(
         estimates = ranked(costs, by_tree)
         hopeful = [one.tree for one in estimates if one.tree is not None][:2]
         default = default_tree(model, name, rows)
-        # a tree of fixed shape, which Medusa has by default where there is room, is none that a finding holds
+        # a tree of fixed shape, which Medusa has by default where there is room, is not one that a finding can hold
         trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]
-        whole_answers: dict[DynamicTree | None, Drafter] = {None: Plain()}
-        whole_answers |= {tree: drafter_with(model, name, tree) for tree in trees}
-        runs = [time_whole(start, whole_answers, advance)]
+        drafters: dict[DynamicTree | None, Drafter] = {None: Plain()}
+        drafters |= {tree: drafter_with(model, name, tree) for tree in trees}
+        runs = [time_answers(start, drafters, advance)]
         for batch in batches[1:]:
-            start.batch.free()  # there may be no room for its caches beside the next one's
+            start.batch.free()  # there may be no room for its caches and the next one's
             start = Start(endless, largest, batch, others=requests)
-            runs.append(time_whole(start, whole_answers))
-        measured = {tree: _together(run[tree] for run in runs) for tree in whole_answers}
+            runs.append(time_answers(start, drafters))
+        measured = {tree: _together(run[tree] for run in runs) for tree in drafters}
         tree = fastest(measured)
         where, fingerprint, mesh, _ = place(model, name)
         budget = Budget(
@@ -168,7 +168,7 @@ def _tune(
 
 
 def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
-    """The answers by plain decoding, with what was drafted at every token."""
+    """Returns the answers by plain decoding, with what was drafted at every token."""
     drafter = DraftOnly(drafter)
     batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
     drafted: list[list[Guessed]] = [[] for _ in requests]
@@ -187,33 +187,35 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
 
 
 def _together(runs: Iterable[Ran]) -> float:
-    """Tokens a second of several runs."""
+    """Returns the tokens per second of several runs."""
     tokens, seconds = zip(*((ran.tokens, ran.seconds) for ran in runs), strict=True)
     return sum(tokens) / sum(seconds)
 
 
 def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
-    """Some batches of so many of the requests, which are used again where they are too few for one."""
+    """Returns some batches of so many of the requests, which are used again where they are too few for one."""
     count = min(TEXTS, max(1, len(requests) // rows))
     again = list(requests) * rows
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
 def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
-    """Trees that end where the drafter is unsure, for so many answers at a time, none larger than the largest tree."""
+    """Returns trees that end where the drafter is unsure, for a number of concurrent answers, none larger than the
+    largest tree.
+    """
     if jax.default_backend() != "cpu" or rows > 1:
         return []
     return [tree for tree in THRESHOLD_TREES if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]
 
 
 def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:
-    """The tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
+    """Returns the tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
     best = max(measured, key=lambda tree: measured[tree])
     return best if measured[best] > MARGIN * measured[None] else None
 
 
 def built_in_questions(model: Model) -> list[Prompt]:
-    """The built-in questions, as chats where the tokenizer has a template."""
+    """Returns the built-in questions, as chats where the tokenizer has a template."""
     if not getattr(model.tokenizer, "chat_template", None):
         return list(QUESTIONS)
     return [[{"role": "user", "content": question}] for question in QUESTIONS]

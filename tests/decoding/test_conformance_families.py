@@ -125,7 +125,7 @@ CONFIGS = {
             num_experts_per_tok=2,
             moe_intermediate_size=32,
             norm_topk_prob=True,
-            beside_mlp=True,
+            parallel_mlp=True,
             router_scale=True,
             expert_scale=True,
         ),

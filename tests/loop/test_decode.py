@@ -212,8 +212,8 @@ def test_gpus_are_asked_for_what_their_xla_has(monkeypatch):
     name = "xla_gpu_experimental_enable_subchannel_dequantisation_fusion"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert workarounds.loop_options() in ({}, {name: True})
-    assert workarounds._known_option("xla_gpu_of_a_version_to_come") == {}
-    assert workarounds._known_option("xla_gpu_enable_triton_gemm") == {"xla_gpu_enable_triton_gemm": True}
+    assert workarounds._supported_option("xla_gpu_of_a_version_to_come") == {}
+    assert workarounds._supported_option("xla_gpu_enable_triton_gemm") == {"xla_gpu_enable_triton_gemm": True}
 
 
 def test_the_state_is_rebuilt_whole():

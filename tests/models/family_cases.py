@@ -326,7 +326,7 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
         | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 20},
         _OF_GEMMA4
         | {
-            "experts beside the MLP": experts(beside_mlp=False),
+            "experts beside the MLP": experts(parallel_mlp=False),
             "scale of what the router reads": experts(router_scale=False),
             "scales of experts": experts(expert_scale=False),
             "shares that add up to 1": experts(norm_topk_prob=False),

@@ -141,12 +141,12 @@ def test_an_automaton_is_made_once():
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
-    kept = structured._Kept()
+    cache = structured._AutomatonCache()
     made = structured.make_automaton(structured.Form("regex", "ab"), TOKENIZER, 272, [END])
-    monkeypatch.setattr(structured, "KEPT", 3 * made.automaton.nbytes)
+    monkeypatch.setattr(structured, "CACHE_BYTES", 3 * made.automaton.nbytes)
     for key in range(9):
-        kept.get(key, lambda: made.automaton, TOKENIZER, threading.Event())
-    assert list(kept._made) == [6, 7, 8]
+        cache.get(key, lambda: made.automaton, TOKENIZER, threading.Event())
+    assert list(cache._entries) == [6, 7, 8]
 
 
 HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a", "\ud800"]}

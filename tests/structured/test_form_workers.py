@@ -140,7 +140,7 @@ def test_only_so_many_wait(workers: FormWorkers):
 
 
 def test_requests_with_the_same_form_wait_for_one_that_makes_it():
-    made, kept = token_automaton(SMALL.automaton(), TOKENS, [END]), row_automaton._Kept()
+    made, cache = token_automaton(SMALL.automaton(), TOKENS, [END]), row_automaton._AutomatonCache()
     begun, goes_on, calls = threading.Event(), threading.Event(), []
 
     def make(error: Exception | None = None):
@@ -154,13 +154,13 @@ def test_requests_with_the_same_form_wait_for_one_that_makes_it():
     for error in (None, ValueError("it is too large"), FormsStopped("not now")):
         begun.clear(), goes_on.clear(), calls.clear()
         with ThreadPoolExecutor(4) as pool:
-            first = pool.submit(kept.get, error, lambda: make(error), TOKENIZER, NEVER)
+            first = pool.submit(cache.get, error, lambda: make(error), TOKENIZER, NEVER)
             assert begun.wait(5)
-            others = [pool.submit(kept.get, error, make, TOKENIZER, NEVER) for _ in range(2)]
+            others = [pool.submit(cache.get, error, make, TOKENIZER, NEVER) for _ in range(2)]
             stopped = threading.Event()
             stopped.set()
             with pytest.raises(FormsStopped):
-                kept.get(error, make, TOKENIZER, stopped)
+                cache.get(error, make, TOKENIZER, stopped)
             goes_on.set()
             if error is None:
                 assert first.result() == (made, False) and all(other.result() == (made, True) for other in others)

@@ -16,7 +16,7 @@ def test_numbers_between_bounds():
         values = [Decimal(rng.randint(-1500, 1500)).scaleb(-places) for _ in range(6)]
         low, high = (None if rng.random() < 0.2 else Bound(value, rng.random() < 0.5) for value in sorted(values[:2]))
         multiple = None if rng.random() < 0.6 else Fraction(rng.randint(1, 12), 1 if whole else rng.choice([1, 4, 100]))
-        part = numbers(low, high, whole=whole, multiple=multiple)
+        part = numbers(low, high, integers=whole, multiple=multiple)
         automaton = part and automaton_of(part, "numbers")
         for _ in range(150):
             value = rng.choice(values) + rng.randint(-1, 1) * Decimal(1).scaleb(-rng.randint(0, 3))
@@ -33,7 +33,7 @@ def test_numbers_between_bounds():
 
 
 def test_how_numbers_are_written():
-    anything, above = numbers(None, None, whole=True), numbers(Bound(Decimal(-3)), None, whole=False)
+    anything, above = numbers(None, None, integers=True), numbers(Bound(Decimal(-3)), None, integers=False)
     whole, fraction = (automaton_of(part, "numbers") for part in (anything, above))
     for text, is_whole, is_fraction in (
         ("0", True, True),
@@ -54,7 +54,7 @@ def test_how_numbers_are_written():
 def test_the_largest_bounds_take_milliseconds():
     for end in ("9007199254740991", "18446744073709551615", "1.7976931348623157e308"):
         start = time.process_time()
-        part = numbers(Bound(-Decimal(end)), Bound(Decimal(end)), whole="e" not in end)
+        part = numbers(Bound(-Decimal(end)), Bound(Decimal(end)), integers="e" not in end)
         automaton = automaton_of(part, "numbers")
         assert len(automaton.next) < 1000 and time.process_time() - start < 1
         digits = format(Decimal(end), "f")

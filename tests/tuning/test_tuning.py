@@ -96,13 +96,13 @@ def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
 def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
     """On a CPU and for one answer; what is kept of one is what `auto` drafts."""
     ran = {DynamicTree.chain(6, 0.15): 9.0, None: 1.0}
-    whole = tuning.time_whole
+    whole = tuning.time_answers
 
     def faster(start, drafters, *advance):
         runs = whole(start, drafters, *advance)
         return {tree: dataclasses.replace(run, tokens=16, seconds=1 / ran.get(tree, 2.0)) for tree, run in runs.items()}
 
-    monkeypatch.setattr(tuning, "time_whole", faster)
+    monkeypatch.setattr(tuning, "time_answers", faster)
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 2), (1, 8), (2,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
     assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.THRESHOLD_TREES} <= set(alone.measured)

@@ -22,7 +22,7 @@ from eagle_jax.converters.hf.values import Refusals, flag, integer, number
 
 
 def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> LlamaConfig:
-    """The target model that a `config.json` describes, as transformers reads it without remote code.
+    """Returns the target model that a `config.json` describes, as transformers reads it without remote code.
 
     Keys that transformers does not know for this `model_type` are passed over, with a line in the log, unless a caller
     gave them: `changes` names those.
@@ -54,26 +54,26 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
     return LlamaConfig(**{**fields, **family.always})
 
 
-def _fields(stated: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
-    """The fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
+def _fields(entries: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
+    """Returns the fields of the `LlamaConfig` that these entries make; None for those that `refusals` collects."""
     read, sizes, family = refusals.of, (*SIZES, "max_position_embeddings"), FAMILIES[name]
     flags = ("attention_bias", "mlp_bias", "tie_word_embeddings")
     return {
-        **{key: read(integer, stated, key) for key in sizes},
-        **{key: read(flag, stated, key, False) for key in flags},
-        **(read(_windows, stated, family) or {}),
-        "experts": None if family.experts is None else read(family.experts, stated),
-        "num_key_value_heads": read(_num_key_value_heads, stated),
-        "head_dim": read(_head_dim, stated),
-        "rms_norm_eps": read(number, stated, "rms_norm_eps"),
-        "rope": read(_rope, rope.of_full_layers(stated), family),
-        **(read(facts.fields_of, stated, family.keys) or {}),
-        **(read(family.read, stated) or {}),
+        **{key: read(integer, entries, key) for key in sizes},
+        **{key: read(flag, entries, key, False) for key in flags},
+        **(read(_windows, entries, family) or {}),
+        "experts": None if family.experts is None else read(family.experts, entries),
+        "num_key_value_heads": read(_num_key_value_heads, entries),
+        "head_dim": read(_head_dim, entries),
+        "rms_norm_eps": read(number, entries, "rms_norm_eps"),
+        "rope": read(_rope, rope.of_full_layers(entries), family),
+        **(read(facts.fields_of, entries, family.keys) or {}),
+        **(read(family.read, entries) or {}),
     }
 
 
 def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
-    """The `config.json` of a target; `config_from_hf` reads it back, and so does transformers.
+    """Returns the `config.json` of a target; `config_from_hf` reads it back, and so does transformers.
 
     Raises:
         ValueError: no family's `config.json` can express the combination.
@@ -87,19 +87,21 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def family_of(config: LlamaConfig) -> str:
-    """The family that a model belongs to: the first whose `config.json` can say all of it, else the nearest one."""
+    """Returns the family that a model belongs to: the first whose `config.json` can say all of it, else the nearest
+    one.
+    """
     distances = {}
     for name, family in FAMILIES.items():
         wrong = len(_differences(config, _entries(config, name)))
         if not wrong:
             return name
-        own = sum(getattr(config, key) == value for key, value in family.always.items())
-        distances[name] = wrong, (family.experts is None) != (config.experts is None), -own
+        num_matching = sum(getattr(config, key) == value for key, value in family.always.items())
+        distances[name] = wrong, (family.experts is None) != (config.experts is None), -num_matching
     return min(distances, key=distances.__getitem__)
 
 
 def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
-    """The fields in which the model of a `config.json` is another one, with their values here."""
+    """Returns the fields in which the model of a `config.json` is another one, with their values here."""
     try:
         read = config_from_hf(entries)
     except ValueError:  # the family has not even the values
@@ -107,9 +109,9 @@ def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
     return [text for f in dataclasses.fields(config) for text in _different(f.name, config, read)]
 
 
-def _different(name: str, ours: Any, theirs: Any) -> list[str]:
-    """The field, if it differs; of a part of a config its fields that differ."""
-    one, other = getattr(ours, name), getattr(theirs, name)
+def _different(name: str, first: Any, second: Any) -> list[str]:
+    """Returns the field, if it differs; of a part of a config its fields that differ."""
+    one, other = getattr(first, name), getattr(second, name)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]
         return [f"{name}.{text}" for text in inner[:1]]
@@ -117,7 +119,7 @@ def _different(name: str, ours: Any, theirs: Any) -> list[str]:
 
 
 def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
-    """What a config of this family says of the model, as far as it can."""
+    """Returns the `config.json` entries that describe the model in this family, as far as it can."""
     family = FAMILIES[name]
     entries: dict[str, Any] = {"architectures": [family.architecture], "model_type": name}
     entries |= {key: values[0] for key, values in family.fixed.items() if key in ("hidden_act", "hidden_activation")}
@@ -131,7 +133,7 @@ def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:
-    """What the config says in the keys that only some families have."""
+    """Returns the entries under keys that only some families have."""
     windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
     experts = {} if config.experts is None else hf_experts.stated_by(config.experts)
     return (experts | facts.stated_by(config)) | {
@@ -144,50 +146,50 @@ def _specific(config: LlamaConfig) -> dict[str, Any]:
     }
 
 
-def _windows(stated: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The window and the layers without one. Qwen's configs state a window and mostly switch it off."""
+def _windows(entries: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Returns the window and the layers without one. Qwen's configs state a window and mostly switch it off."""
     none = {"sliding_window": None, "full_attention_layers": ()}
     if "sliding_window" not in family.keys:
         return none
-    if stated.get("sliding_window") is None or not flag(stated, "use_sliding_window", True):
-        if WINDOWED in (layer_types(stated) or ()):
+    if entries.get("sliding_window") is None or not flag(entries, "use_sliding_window", True):
+        if WINDOWED in (layer_types(entries) or ()):
             raise ValueError(f"layer_types names {WINDOWED!r}, and no sliding_window is in use; expected one")
         return none
-    layers = integer(stated, "num_hidden_layers")
-    full = _full_layers(stated, family, layers)
+    layers = integer(entries, "num_hidden_layers")
+    full = _full_layers(entries, family, layers)
     if len(full) == layers:
         return none
-    return {"sliding_window": integer(stated, "sliding_window"), "full_attention_layers": full}
+    return {"sliding_window": integer(entries, "sliding_window"), "full_attention_layers": full}
 
 
-def _full_layers(stated: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
-    """The layers that see everything: named one by one, or else the lowest `max_window_layers`."""
-    types = layer_types(stated)
-    if types is None and "sliding_window_pattern" in stated:
-        step = integer(stated, "sliding_window_pattern")
+def _full_layers(entries: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
+    """Returns the layers that see everything: named one by one, or else the lowest `max_window_layers`."""
+    types = layer_types(entries)
+    if types is None and "sliding_window_pattern" in entries:
+        step = integer(entries, "sliding_window_pattern")
         return tuple(i for i in range(layers) if (i + 1) % max(step, 1) == 0)
     if types is None:
-        lowest = integer(stated, "max_window_layers", 0) if "layer_types" in family.keys else 0
+        lowest = integer(entries, "max_window_layers", 0) if "layer_types" in family.keys else 0
         return tuple(range(min(lowest, layers)))
     if len(types) != layers:
         raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
     return tuple(i for i, kind in enumerate(types) if kind == FULL)
 
 
-def _rope(stated: Mapping[str, Any], family: Family) -> Rope:
-    head_dim = _head_dim(stated) if family.rope else None
-    return rope.rope_from_hf(stated, integer(stated, "max_position_embeddings"), family.rope, head_dim)
+def _rope(entries: Mapping[str, Any], family: Family) -> Rope:
+    head_dim = _head_dim(entries) if family.rope else None
+    return rope.rope_from_hf(entries, integer(entries, "max_position_embeddings"), family.rope, head_dim)
 
 
-def _num_key_value_heads(stated: Mapping[str, Any]) -> int:
-    return integer(stated, "num_key_value_heads", integer(stated, "num_attention_heads"))
+def _num_key_value_heads(entries: Mapping[str, Any]) -> int:
+    return integer(entries, "num_key_value_heads", integer(entries, "num_attention_heads"))
 
 
-def _head_dim(stated: Mapping[str, Any]) -> int:
-    """Size of one attention head: as stated, or the hidden size shared out."""
-    if stated.get("head_dim") is not None:
-        return integer(stated, "head_dim")
-    hidden_size, heads = integer(stated, "hidden_size"), integer(stated, "num_attention_heads")
+def _head_dim(entries: Mapping[str, Any]) -> int:
+    """Returns the size of one attention head: as stated, or the hidden size shared out."""
+    if entries.get("head_dim") is not None:
+        return integer(entries, "head_dim")
+    hidden_size, heads = integer(entries, "hidden_size"), integer(entries, "num_attention_heads")
     if hidden_size % heads:
         raise ValueError(f"no head_dim, and num_attention_heads={heads} does not divide hidden_size={hidden_size}")
     return hidden_size // heads

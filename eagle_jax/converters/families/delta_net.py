@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.configs.target import DeltaNet, LlamaConfig
-from eagle_jax.converters.families.family import FULL, LINEAR, Stated
+from eagle_jax.converters.families.family import FULL, LINEAR, Entries
 from eagle_jax.converters.hf.values import integer
 
 # Fields of `DeltaNet`, and their keys.
@@ -26,18 +26,18 @@ ABSENT: Mapping[str, Any] = {
 }
 
 
-def read(stated: Stated) -> dict[str, Any]:
-    """Qwen3.5's."""
-    return {"delta_net": DeltaNet(**_fields(stated))}
+def read(entries: Entries) -> dict[str, Any]:
+    """Reads Qwen3.5's entries."""
+    return {"delta_net": DeltaNet(**_fields(entries))}
 
 
-def read_fused(stated: Stated) -> dict[str, Any]:
-    """Qwen3-Next's, whose projections are fused."""
-    return {"delta_net": DeltaNet(**_fields(stated), fused=True)}
+def read_fused(entries: Entries) -> dict[str, Any]:
+    """Reads Qwen3-Next's entries, whose projections are fused."""
+    return {"delta_net": DeltaNet(**_fields(entries), fused=True)}
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` reads."""
+    """Writes the entries that `read` reads."""
     net = config.delta_net
     if net is None:
         return {}
@@ -45,15 +45,15 @@ def write(config: LlamaConfig) -> dict[str, Any]:
     return {key: getattr(net, name) for name, key in _SIZES.items()} | {"layer_types": types}
 
 
-def _fields(stated: Stated) -> dict[str, Any]:
-    return {name: integer(stated, key) for name, key in _SIZES.items()} | {"layers": _layers(stated)}
+def _fields(entries: Entries) -> dict[str, Any]:
+    return {name: integer(entries, key) for name, key in _SIZES.items()} | {"layers": _layers(entries)}
 
 
-def _layers(stated: Stated) -> tuple[int, ...]:
-    """The layers without attention: named one by one, or all but every `full_attention_interval`-th."""
-    count, types = integer(stated, "num_hidden_layers"), stated.get("layer_types")
+def _layers(entries: Entries) -> tuple[int, ...]:
+    """Returns the layers without attention: named one by one, or all but every `full_attention_interval`-th."""
+    count, types = integer(entries, "num_hidden_layers"), entries.get("layer_types")
     if types is None:
-        step = integer(stated, "full_attention_interval")
+        step = integer(entries, "full_attention_interval")
         if step < 1:
             raise ValueError(f"full_attention_interval={step}; expected at least 1")
         return tuple(i for i in range(count) if (i + 1) % step)

@@ -6,7 +6,7 @@ from typing import Any
 
 from eagle_jax.configs.target import Experts, LlamaConfig
 
-Stated = Mapping[str, Any]
+Entries = Mapping[str, Any]
 
 SILU: Mapping[str, tuple[Any, ...]] = {"hidden_act": ("silu", "swish")}
 
@@ -22,7 +22,7 @@ class Family:
         title: the models, as people call them.
         differs: what is not as in Llama, in a sentence.
         architecture: the one class with an output matrix.
-        whole: `model_type` of configs that hold this one as their `text_config`, beside parts that read no text, and
+        whole: `model_type` of configs that hold this one as their `text_config`, next to parts that read no text, and
             the class of such a model; None if there are none.
         also: other `model_type`s of the same models.
         keys: what its config says beyond what every family's says.
@@ -47,6 +47,6 @@ class Family:
     fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: SILU)
     neutral: frozenset[str] = frozenset()
     rope: frozenset[str] = frozenset()
-    experts: Callable[[Stated], Experts | None] | None = None
-    read: Callable[[Stated], Mapping[str, Any]] = lambda stated: {}
+    experts: Callable[[Entries], Experts | None] | None = None
+    read: Callable[[Entries], Mapping[str, Any]] = lambda entries: {}
     write: Callable[[LlamaConfig], Mapping[str, Any]] = lambda config: {}

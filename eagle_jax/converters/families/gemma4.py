@@ -5,7 +5,7 @@ from typing import Any
 
 from eagle_jax.configs.target import ByLayer, Experts, LlamaConfig
 from eagle_jax.converters.families.facts import layer_types
-from eagle_jax.converters.families.family import FULL, WINDOWED, Stated
+from eagle_jax.converters.families.family import FULL, WINDOWED, Entries
 from eagle_jax.converters.hf import rope
 from eagle_jax.converters.hf.values import flag, integer
 
@@ -63,48 +63,48 @@ LAYER_INPUTS: Mapping[str, str] = {
 
 
 def unread(config: LlamaConfig) -> Iterator[str]:
-    """Patterns of the keys and values that published files hold of layers that attend to those of others."""
+    """Yields the patterns of the keys and values that published files hold of layers that attend to those of others."""
     for i in range(config.num_hidden_layers):
         if config.kv_of(i) == "none":
             yield rf"model\.layers\.{i}\.self_attn\.[kv]_(proj|norm)\.(weight|bias)"
 
 
-def experts(stated: Stated) -> Experts | None:
-    """Beside the MLP in every layer, or in none."""
-    if not flag(stated, "enable_moe_block", False):
+def experts(entries: Entries) -> Experts | None:
+    """Reads experts in parallel with the MLP in every layer, or none."""
+    if not flag(entries, "enable_moe_block", False):
         return None
     return Experts(
-        num_experts=integer(stated, "num_experts"),
-        num_experts_per_tok=integer(stated, "top_k_experts"),
-        moe_intermediate_size=integer(stated, "moe_intermediate_size"),
+        num_experts=integer(entries, "num_experts"),
+        num_experts_per_tok=integer(entries, "top_k_experts"),
+        moe_intermediate_size=integer(entries, "moe_intermediate_size"),
         norm_topk_prob=True,
-        beside_mlp=True,
+        parallel_mlp=True,
         router_scale=True,
         expert_scale=True,
     )
 
 
-def read(stated: Stated) -> dict[str, Any]:
+def read(entries: Entries) -> dict[str, Any]:
     """Layers with and without a window, of which the last has none, whatever is stated."""
-    layers, types = integer(stated, "num_hidden_layers"), layer_types(stated)
-    step = integer(stated, "sliding_window_pattern")
+    layers, types = integer(entries, "num_hidden_layers"), layer_types(entries)
+    step = integer(entries, "sliding_window_pattern")
     types = [WINDOWED if (i + 1) % step else FULL for i in range(layers)] if types is None else types
     if len(types) != layers:
         raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {WINDOWED!r} for each of {layers} layers")
     full = tuple(i for i, kind in enumerate(types) if kind == FULL or i == layers - 1)
-    has_windows, context = len(full) < layers, integer(stated, "max_position_embeddings")
-    local = rope.rope_from_hf(rope.of_local_layers(stated), context)
+    has_windows, context = len(full) < layers, integer(entries, "max_position_embeddings")
+    local = rope.rope_from_hf(rope.of_local_layers(entries), context)
     return {
-        "embedding_multiplier": integer(stated, "hidden_size") ** 0.5,
-        "sliding_window": integer(stated, "sliding_window") if has_windows else None,
+        "embedding_multiplier": integer(entries, "hidden_size") ** 0.5,
+        "sliding_window": integer(entries, "sliding_window") if has_windows else None,
         "full_attention_layers": full if has_windows else (),
         "local_rope": local if has_windows else None,
-        "by_layer": _by_layer(stated, full),
+        "by_layer": _by_layer(entries, full),
     }
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` and `experts` read."""
+    """Writes the entries that `read` and `experts` read."""
     part, moe = config.by_layer, config.experts
     if part is None:
         return {}
@@ -121,7 +121,7 @@ def write(config: LlamaConfig) -> dict[str, Any]:
 
 
 def write_heads(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` reads of a model without embeddings by layer."""
+    """Writes the entries that `read` reads of a model without per-layer embeddings."""
     part = config.by_layer
     if part is None:
         return {}
@@ -141,38 +141,38 @@ def write_heads(config: LlamaConfig) -> dict[str, Any]:
     }
 
 
-def _by_layer(stated: Stated, full: tuple[int, ...]) -> ByLayer:
-    size, shares = integer(stated, "hidden_size_per_layer_input", 0), integer(stated, "num_kv_shared_layers")
+def _by_layer(entries: Entries, full: tuple[int, ...]) -> ByLayer:
+    size, shares = integer(entries, "hidden_size_per_layer_input", 0), integer(entries, "num_kv_shared_layers")
     return ByLayer(
-        **_heads(stated, full),
-        keys_as_values=flag(stated, "attention_k_eq_v", False),
+        **_heads(entries, full),
+        keys_as_values=flag(entries, "attention_k_eq_v", False),
         num_kv_shared_layers=shares,
-        wide_mlp=flag(stated, "use_double_wide_mlp", False) and shares > 0,
+        wide_mlp=flag(entries, "use_double_wide_mlp", False) and shares > 0,
         input_size=size,
-        input_vocab_size=integer(stated, "vocab_size_per_layer_input") if size else 0,
+        input_vocab_size=integer(entries, "vocab_size_per_layer_input") if size else 0,
     )
 
 
-def _heads(stated: Stated, full: tuple[int, ...]) -> dict[str, Any]:
-    """Size and number of heads in layers without a window, in the spelling of published files, or layer by layer, as
-    transformers writes them.
+def _heads(entries: Entries, full: tuple[int, ...]) -> dict[str, Any]:
+    """Returns the size and number of heads in layers without a window, in the spelling of published files, or layer by
+    layer, as transformers writes them.
     """
-    own = {key: integer(stated, key) for key in ("head_dim", "num_key_value_heads")}
-    layers = stated.get("per_layer_config")
+    windowed = {key: integer(entries, key) for key in ("head_dim", "num_key_value_heads")}
+    layers = entries.get("per_layer_config")
     if layers is None:
-        heads = stated.get("num_global_key_value_heads") if flag(stated, "attention_k_eq_v", False) else None
-        kv = {} if heads is None else {"num_key_value_heads": integer(stated, "num_global_key_value_heads")}
-        return own | {"head_dim": integer(stated, "global_head_dim")} | kv
+        heads = entries.get("num_global_key_value_heads") if flag(entries, "attention_k_eq_v", False) else None
+        kv = {} if heads is None else {"num_key_value_heads": integer(entries, "num_global_key_value_heads")}
+        return windowed | {"head_dim": integer(entries, "global_head_dim")} | kv
     changes = layers.values() if isinstance(layers, Mapping) else [None]
-    if not all(isinstance(one, Mapping) and one.keys() <= own.keys() for one in changes):
+    if not all(isinstance(one, Mapping) and one.keys() <= windowed.keys() for one in changes):
         raise ValueError(f"per_layer_config={layers!r}; expected head_dim and num_key_value_heads by layer")
     if not all(str(key).isdecimal() for key in layers):
         raise ValueError(f"per_layer_config={layers!r}; expected the numbers of layers as keys")
     numbered = {
         int(key): dict(one) for key, one in layers.items()
     }  # transformers writes "05" where there are ten and more
-    by_layer = [own | numbered.get(i, {}) for i in range(integer(stated, "num_hidden_layers"))]
+    by_layer = [windowed | numbered.get(i, {}) for i in range(integer(entries, "num_hidden_layers"))]
     of_full = by_layer[full[-1]]
-    if any(one != (of_full if i in full else own) for i, one in enumerate(by_layer)):
+    if any(one != (of_full if i in full else windowed) for i, one in enumerate(by_layer)):
         raise ValueError(f"per_layer_config={layers!r}; expected changes in layers without a window, the same in each")
-    return {key: integer(of_full, key) for key in own}
+    return {key: integer(of_full, key) for key in windowed}

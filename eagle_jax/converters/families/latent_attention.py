@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.configs.target import Latent, LlamaConfig, Rope
-from eagle_jax.converters.families.family import Stated
+from eagle_jax.converters.families.family import Entries
 from eagle_jax.converters.hf import rope as hf_rope
 from eagle_jax.converters.hf.values import integer, is_number, optional_integer
 
@@ -16,24 +16,24 @@ KEYS = frozenset(
 _WHOLE, _PART = "mscale_all_dim", "mscale"
 
 
-def read(stated: Stated) -> dict[str, Any]:
-    """Sizes, and the scale of scores: that of whole heads, times the square of YaRN's factor."""
-    plain, rotated = integer(stated, "qk_nope_head_dim"), integer(stated, "qk_rope_head_dim")
+def read(entries: Entries) -> dict[str, Any]:
+    """Reads sizes, and the scale of scores: that of whole heads, times the square of YaRN's factor."""
+    plain, rotated = integer(entries, "qk_nope_head_dim"), integer(entries, "qk_rope_head_dim")
     latent = Latent(
-        rank=integer(stated, "kv_lora_rank"),
-        query_rank=optional_integer(stated, "q_lora_rank"),
+        rank=integer(entries, "kv_lora_rank"),
+        query_rank=optional_integer(entries, "q_lora_rank"),
         plain_dim=plain,
-        value_dim=integer(stated, "v_head_dim"),
+        value_dim=integer(entries, "v_head_dim"),
     )
     if rotated < 1:
         raise ValueError(f"qk_rope_head_dim={rotated}; expected at least 1")
-    scale = (plain + rotated) ** -0.5 * _factor(stated) ** 2
-    heads = integer(stated, "num_attention_heads")  # keys and values have no number of their own
+    scale = (plain + rotated) ** -0.5 * _factor(entries) ** 2
+    heads = integer(entries, "num_attention_heads")  # keys and values have no number of their own
     return {"latent": latent, "head_dim": rotated, "attention_multiplier": scale, "num_key_value_heads": heads}
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` reads."""
+    """Writes the entries that `read` reads."""
     latent = config.latent
     if latent is None:
         return {}
@@ -53,15 +53,15 @@ def write(config: LlamaConfig) -> dict[str, Any]:
 
 
 def _multiples(factor: float, rope: Rope) -> dict[str, float]:
-    """The settings that make such a factor; `mscale` is for readers that do not know `attention_factor`."""
+    """Returns the settings that make such a factor; `mscale` is for readers that do not know `attention_factor`."""
     step = 0.1 * math.log(rope.factor)
-    whole, other = (round((one - 1) / step, 9) for one in (factor, factor * rope.attention_factor))
-    return {_WHOLE: whole, **({_PART: other} if other else {})} if whole else {}
+    all_dims, other = (round((one - 1) / step, 9) for one in (factor, factor * rope.attention_factor))
+    return {_WHOLE: all_dims, **({_PART: other} if other else {})} if all_dims else {}
 
 
-def _factor(stated: Stated) -> float:
-    """By how much YaRN scales queries and keys each, besides cos and sin."""
-    settings = stated.get("rope_scaling") or stated.get("rope_parameters") or {}
+def _factor(entries: Entries) -> float:
+    """Returns the factor by which YaRN scales queries and keys each, besides cos and sin."""
+    settings = entries.get("rope_scaling") or entries.get("rope_parameters") or {}
     if not isinstance(settings, Mapping) or settings.get("rope_type", settings.get("type", "default")) == "default":
         return 1.0
     values: list[Any] = [settings.get(key) for key in (_WHOLE, "factor")]

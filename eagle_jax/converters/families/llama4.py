@@ -4,7 +4,7 @@ from typing import Any
 
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters.families.facts import no_rope_layers
-from eagle_jax.converters.families.family import CHUNKED, FULL, Stated
+from eagle_jax.converters.families.family import CHUNKED, FULL, Entries
 from eagle_jax.converters.hf.values import flag, integer, number
 
 KEYS = frozenset({"attention_bias", "intermediate_size_mlp", "use_qk_norm", "no_rope_layers", "layer_types"}) | {
@@ -13,19 +13,21 @@ KEYS = frozenset({"attention_bias", "intermediate_size_mlp", "use_qk_norm", "no_
 }
 
 
-def read(stated: Stated) -> dict[str, Any]:
-    """Dense layers have a width of their own; layers that rotate see a chunk, the others scale their queries."""
-    tuned = flag(stated, "attn_temperature_tuning", True)
-    return _chunks(stated) | {
-        "intermediate_size": integer(stated, "intermediate_size_mlp"),
-        "qk_norm": flag(stated, "use_qk_norm", True),
-        "no_rope_query_beta": number(stated, "attn_scale") if tuned else 0.0,
-        "no_rope_query_step": integer(stated, "floor_scale") if tuned else 1,
+def read(entries: Entries) -> dict[str, Any]:
+    """Reads Llama 4's entries. Dense layers have a width of their own; layers that rotate see a chunk, the others
+    scale their queries.
+    """
+    tuned = flag(entries, "attn_temperature_tuning", True)
+    return _chunks(entries) | {
+        "intermediate_size": integer(entries, "intermediate_size_mlp"),
+        "qk_norm": flag(entries, "use_qk_norm", True),
+        "no_rope_query_beta": number(entries, "attn_scale") if tuned else 0.0,
+        "no_rope_query_step": integer(entries, "floor_scale") if tuned else 1,
     }
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """What `read` and `hf_experts.llama4` read."""
+    """Writes the entries that `read` and `hf_experts.llama4` read."""
     layers, experts, tuned = range(config.num_hidden_layers), config.experts, bool(config.no_rope_query_beta)
     scale = {"attn_scale": config.no_rope_query_beta, "floor_scale": config.no_rope_query_step} if tuned else {}
     return scale | {
@@ -39,10 +41,10 @@ def write(config: LlamaConfig) -> dict[str, Any]:
     }
 
 
-def _chunks(stated: Stated) -> dict[str, Any]:
-    layers, types = integer(stated, "num_hidden_layers"), stated.get("layer_types")
+def _chunks(entries: Entries) -> dict[str, Any]:
+    layers, types = integer(entries, "num_hidden_layers"), entries.get("layer_types")
     none = {"sliding_window": None, "full_attention_layers": (), "chunked": False}
-    size, full = stated.get("attention_chunk_size"), no_rope_layers(stated)
+    size, full = entries.get("attention_chunk_size"), no_rope_layers(entries)
     if types is not None:
         if not isinstance(types, list) or len(types) != layers or any(kind not in (FULL, CHUNKED) for kind in types):
             raise ValueError(f"layer_types={types!r}; expected {FULL!r} or {CHUNKED!r} for each of {layers} layers")
@@ -51,4 +53,4 @@ def _chunks(stated: Stated) -> dict[str, Any]:
             raise ValueError(f"layer_types names {CHUNKED!r}, and there is no attention_chunk_size; expected one")
     if size is None or len(full) == layers:
         return none
-    return {"sliding_window": integer(stated, "attention_chunk_size"), "full_attention_layers": full, "chunked": True}
+    return {"sliding_window": integer(entries, "attention_chunk_size"), "full_attention_layers": full, "chunked": True}

@@ -74,7 +74,7 @@ MEDUSA = frozenset({"medusa_num_heads", "medusa_num_layers", "base_model_name_or
 
 
 def tables_of(name: str) -> Tables:
-    """What is known about the keys of a family's config."""
+    """Returns the tables of known keys of a family's config."""
     family = FAMILIES[name]
     shared = {key: values for key, values in FIXED.items() if key not in family.keys}
     return Tables(
@@ -85,15 +85,15 @@ def tables_of(name: str) -> Tables:
 
 
 def family_in(entries: Mapping[str, Any]) -> str:
-    """The family that a `config.json` names.
+    """Returns the family that a `config.json` names.
 
     Raises:
         ValueError: it is none of `FAMILIES`, or the class is not the one with an output matrix.
     """
     name = entries.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        known = f"{', '.join(list(FAMILIES)[:4])} or another of the {len(FAMILIES)} families in docs/models.md"
-        raise ValueError(f"model_type {name!r} is not supported; expected {known}")
+        supported = f"{', '.join(list(FAMILIES)[:4])} or another of the {len(FAMILIES)} families in docs/models.md"
+        raise ValueError(f"model_type {name!r} is not supported; expected {supported}")
     expected = [FAMILIES[name].architecture]
     architectures = entries.get("architectures") or expected
     named = [str(each).lower() for each in architectures] if isinstance(architectures, list) else None
@@ -103,22 +103,24 @@ def family_in(entries: Mapping[str, Any]) -> str:
 
 
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config under its family's name: of the part that reads text, where a config describes several."""
+    """Returns the config under its family's name: of the part that reads text, where a config describes several."""
     kind = entries.get("model_type")
-    wholes = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
-    whole = {name: classes for name, (own, classes) in wholes.items() if own == kind}
-    if not whole:
+    composite = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
+    families = {name: classes for name, (text_entries, classes) in composite.items() if text_entries == kind}
+    if not families:
         name = next((name for name, family in FAMILIES.items() if kind in family.also), kind)
         return entries if name == kind else {**entries, "model_type": name}
     text = entries.get("text_config")
-    inner = text.get("model_type", next(iter(whole))) if isinstance(text, Mapping) else None
-    name = next((name for name in whole if inner in (name, *FAMILIES[name].also)), None)
+    inner = text.get("model_type", next(iter(families))) if isinstance(text, Mapping) else None
+    name = next((name for name in families if inner in (name, *FAMILIES[name].also)), None)
     if name is None or not isinstance(text, Mapping):
-        raise ValueError(f"text_config={reprlib.repr(text)} in a {kind}; expected the config of a {' or '.join(whole)}")
-    expected = [whole[name]]
+        raise ValueError(
+            f"text_config={reprlib.repr(text)} in a {kind}; expected the config of a {' or '.join(families)}"
+        )
+    expected = [families[name]]
     if (classes := entries.get("architectures") or expected) != expected:
         raise ValueError(f"architectures {classes!r} are not supported; expected {expected!r}")
     log.info("the parts of this %s that read no text are left unread", kind)
     tied = {"tie_word_embeddings": entries["tie_word_embeddings"]} if "tie_word_embeddings" in entries else {}
-    own = {key: value for key, value in text.items() if key != "architectures"}
-    return {**tied, **own, "model_type": name}
+    text_entries = {key: value for key, value in text.items() if key != "architectures"}
+    return {**tied, **text_entries, "model_type": name}

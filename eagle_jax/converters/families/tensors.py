@@ -41,7 +41,7 @@ class Joined:
     stacked: bool = False
 
     def divided(self, shapes: Mapping[str, tuple[int, ...]], layer: str) -> dict[str, Part]:
-        """The parts in one layer, by their names there.
+        """Returns the parts in one layer, by their names there.
 
         Args:
             shapes: of the tensors that the rules name.
@@ -56,7 +56,7 @@ class Joined:
         return parts
 
     def _rows(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[int | None, str]]:
-        """The matrices of a stack, and their names."""
+        """Yields the matrices of a stack, and their names."""
         if not self.stacked:
             yield None, name
         else:
@@ -71,7 +71,7 @@ class Tensors:
     Attributes:
         renamed: names of ours within a layer, and theirs.
         router, correction: names of the router and of the correction of its choice.
-        shared: name of the expert that every token goes through, and of the gate behind it.
+        shared: name of the expert that every token goes through, and of its gate.
         experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
         joined: the tensors that hold several parameters.
         unread: patterns of tensors that are left alone: of layers that predict further tokens.
@@ -87,7 +87,7 @@ class Tensors:
 
 
 def _each(block: str, gate: str, up: str, down: str) -> dict[str, str]:
-    """Experts with tensors of their own."""
+    """Returns experts with tensors of their own."""
     return {part: f"{block}.experts.{{j}}.{name}.weight" for part, name in (("gate", gate), ("up", up), ("down", down))}
 
 
@@ -177,21 +177,21 @@ TENSORS: Mapping[str, Tensors] = {
 
 
 def tensors_of(config: LlamaConfig) -> Tensors:
-    """The names of a model's tensors. Experts without a layout of their own are Mixtral's, or Qwen3-MoE's."""
+    """Returns the names of a model's tensors. Experts without a layout of their own are Mixtral's, or Qwen3-MoE's."""
     if config.layout == "llama" and config.experts is not None:
         return TENSORS["qwen3_moe" if config.qk_norm else "mixtral"]
     return TENSORS[config.layout]
 
 
 def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
-    """What is in the layers, whose names begin with `prefix`."""
+    """Yields the rules for the layers' tensors, whose names begin with `prefix`."""
     tensors, path, layer = tensors_of(config), "layers_{i}/", f"{prefix}{_LAYER}"
     for rule in names.decoder_layer(prefix):
         inner, _, last = rule.key.removeprefix(layer).rpartition(".")
         yield dataclasses.replace(rule, key=f"{layer}{tensors.renamed.get(inner, inner)}.{last}")
     yield names.Rule(f"{layer}self_attn.sinks", f"{path}self_attn/sinks")
-    for key, own in gemma4.TENSORS.items():
-        yield names.Rule(f"{layer}{key}", f"{path}{own}")
+    for key, inner_path in gemma4.TENSORS.items():
+        yield names.Rule(f"{layer}{key}", f"{path}{inner_path}")
     for name in ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba", "out_proj"):
         yield names.Rule(f"{layer}linear_attn.{name}.weight", f"{path}linear_attn/{name}/weight")
     yield names.Rule(f"{layer}linear_attn.conv1d.weight", f"{path}linear_attn/conv1d/weight")
@@ -220,24 +220,24 @@ def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int
 
 
 def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], layer: str) -> None:
-    """`divide` for one layer; `layer` is before the names of its tensors."""
+    """Applies `divide` to one layer; `layer` is before the names of its tensors."""
     for joined in (*tensors_of(config).joined, *_stacks(config)):
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))
 
 
 def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Tensors by the names that files have, as the rules name them."""
+    """Returns tensors by the names that files have, as the rules name them."""
     divided = dict(tensors)
     for joined, layer in _joined(config):
         if layer + joined.key in tensors:
-            whole = divided.pop(layer + joined.key)
-            divided |= {name: part.of(whole) for name, part in joined.divided(shapes, layer).items()}
+            tensor = divided.pop(layer + joined.key)
+            divided |= {name: part.of(tensor) for name, part in joined.divided(shapes, layer).items()}
     return divided
 
 
 def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
+    """Yields tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
     written = [(joined, layer) for joined, layer in _joined(config) if not joined.stacked]
     owner = {layer + part: (joined, layer) for joined, layer in written for part in joined.parts}
     waiting: dict[str, np.ndarray] = {}
@@ -249,14 +249,14 @@ def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iter
         waiting[name] = value
         if all(layer + part in waiting for part in joined.parts):
             parts = [waiting.pop(layer + part) for part in joined.parts]
-            whole = np.concatenate(parts, axis=joined.axis)
+            tensor = np.concatenate(parts, axis=joined.axis)
             if joined.interleaved:
-                whole = np.stack(parts, axis=whole.ndim + joined.axis + 1).reshape(whole.shape)
-            yield layer + joined.key, np.ascontiguousarray(whole.swapaxes(-1, -2) if joined.transposed else whole)
+                tensor = np.stack(parts, axis=tensor.ndim + joined.axis + 1).reshape(tensor.shape)
+            yield layer + joined.key, np.ascontiguousarray(tensor.swapaxes(-1, -2) if joined.transposed else tensor)
 
 
 def stack_of(part: str) -> str:
-    """The name within a layer of all experts' matrices in one tensor, as GGUF files have them."""
+    """Returns the name within a layer of all experts' matrices in one tensor, as GGUF files have them."""
     return f"mlp.experts.{part}.stack"
 
 
@@ -267,7 +267,7 @@ def _stacks(config: LlamaConfig) -> Iterator[Joined]:
 
 
 def joins(config: LlamaConfig) -> bool:
-    """Whether files of the model hold several parameters in one tensor."""
+    """Returns whether files of the model hold several parameters in one tensor."""
     return not all(joined.stacked for joined in tensors_of(config).joined)
 
 
@@ -277,8 +277,8 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
 
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:
-    """Patterns of tensors that are left alone: other parts of the model, layers that predict further tokens, and what
-    nothing reads.
+    """Returns the patterns of tensors that are left alone: other parts of the model, layers that predict further
+    tokens, and what nothing reads.
     """
     patterns = (pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
     return (*_OTHER_PARTS, *patterns, *gemma4.unread(config))

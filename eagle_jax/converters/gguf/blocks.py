@@ -33,7 +33,7 @@ class BlockType:
 
 
 def read_blocks(data: Octets, inputs: int, type: str) -> QuantizedTensor:
-    """A matrix of a type in `BLOCK_TYPES`.
+    """Returns a matrix of a type in `BLOCK_TYPES`.
 
     Args:
         data: `[out, bytes of a row]`.
@@ -143,12 +143,12 @@ BLOCK_TYPES: dict[str, BlockType] = {
 
 
 def _split(blocks: Octets, *sizes: int) -> list[Octets]:
-    """Fields of blocks, by their sizes in bytes."""
+    """Returns the fields of blocks, by their sizes in bytes."""
     return np.split(blocks, np.cumsum(sizes)[:-1], axis=-1)
 
 
 def _fields(octets: Octets, bits: int, run: int) -> Octets:
-    """Small unsigned integers: of each run of bytes first the lowest bits of all of them, then the next."""
+    """Unpacks small unsigned integers: of each run of bytes first the lowest bits of all of them, then the next."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = octets.reshape(*octets.shape[:-1], -1, 1, run)
     return (runs >> shifts & np.uint8(2**bits - 1)).reshape(*octets.shape[:-1], -1)

@@ -70,7 +70,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
 # Entries that say what the architecture does anyway: experts by sigmoids.
 _USUAL: Mapping[str, Mapping[str, Any]] = dict.fromkeys(("minimax-m2", "glm4moe"), {"expert_gating_func": 2})
 # What is meant where no entry says otherwise, as keys of config.json.
-_UNSAID: Mapping[str, Mapping[str, Any]] = {
+_IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "gpt-oss": {"swiglu_limit": 7.0},
     "olmoe": {"norm_topk_prob": False},
     "exaone4": {"sliding_window": None},
@@ -79,17 +79,17 @@ _UNSAID: Mapping[str, Mapping[str, Any]] = {
     "glm4moe": {"first_k_dense_replace": 0, "norm_topk_prob": False},
 }
 _CHECKED = {"attention.head_count", "attention.head_count_kv", "attention.value_length", "rope.dimension_count"}
-# vocab_size is the number of rows of the embedding; the others tell how the file came about.
+# vocab_size is the number of rows of the embedding; the others describe how the file was made.
 _IGNORED = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
 _NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout", "expert_weights_norm"}
 # Entries of other models, in files of these only where they change nothing.
 _ABSENT = {"expert_count": 0, "expert_used_count": 0}
 
-# Numbers of layers of the Gemmas that scale queries by hidden size / heads, as llama.cpp tells them apart.
+# Numbers of layers of the Gemmas that scale queries by hidden size / heads, as llama.cpp distinguishes them.
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 
 # Keys that follow from the tensors of a layer.
-_HELD = {
+_TENSOR_OF_KEY = {
     "attention_bias": "self_attn.q_proj.bias",
     "mlp_bias": "mlp.up_proj.bias",
     "use_bias": "self_attn.q_proj.bias",
@@ -101,37 +101,39 @@ _END_TOKENS = ("eos", "eot", "eom")
 
 
 def config_entries(path: pathlib.Path) -> dict[str, Any]:
-    """The `config.json` of the model in a GGUF file.
+    """Returns the `config.json` of the model in a GGUF file.
 
     Raises:
         ValueError: another architecture, or an entry that is not known, or that contradicts another.
     """
     file = read_gguf(path)
-    own_names = hf_names(file)
+    tensor_names = hf_names(file)
     try:
         entries = _entries(file)
     except KeyError as error:
         raise ValueError(f"{path} has no {error.args[0]}; expected all sizes of the model in its metadata") from error
-    entries["tie_word_embeddings"] = "lm_head.weight" not in own_names
+    entries["tie_word_embeddings"] = "lm_head.weight" not in tensor_names
     keys = FAMILIES[entries["model_type"]].keys
-    return entries | {key: f"model.layers.0.{name}" in own_names for key, name in _HELD.items() if key in keys}
+    return entries | {
+        key: f"model.layers.0.{name}" in tensor_names for key, name in _TENSOR_OF_KEY.items() if key in keys
+    }
 
 
 def end_ids(path: pathlib.Path) -> list[int]:
-    """The tokens that end an answer: of text, of a turn, of a message."""
+    """Returns the tokens that end an answer: of text, of a turn, of a message."""
     metadata = read_gguf(path).metadata
     ids = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _END_TOKENS)
     return sorted({id for id in ids if id is not None})
 
 
 def _entries(file: GgufFile) -> dict[str, Any]:
-    architecture, stated, own = file.architecture, file.stated(), dict[str, Any]()
+    architecture, stated, family_entries = file.architecture, file.stated(), dict[str, Any]()
     if architecture == gemma4.ARCHITECTURE:
-        stated, own = gemma4.split(file, stated, hf_names(file))
-    _check_known(file, stated)
-    known = _KEYS | dict(_OWN.get(architecture, {}))
+        stated, family_entries = gemma4.split(file, stated, hf_names(file))
+    _refuse_unknown(file, stated)
+    key_of = _KEYS | dict(_OWN.get(architecture, {}))
     entries: dict[str, Any] = {}
-    for name, key in known.items():
+    for name, key in key_of.items():
         if name in stated and entries.setdefault(key, plain(stated[name])) != plain(stated[name]):
             raise ValueError(
                 f"{file.path} has {architecture}.{name} {stated[name]} beside {entries[key]} under another name; "
@@ -152,21 +154,21 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     for name in ("attention.value_length", "rope.dimension_count"):
         if stated.get(name, entries["head_dim"]) != entries["head_dim"]:
             raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
-    entries |= own or rope.rope_entries(file, stated, entries)
-    entries = dict(_UNSAID.get(architecture, {})) | entries
+    entries |= family_entries or rope.rope_entries(file, stated, entries)
+    entries = dict(_IMPLIED.get(architecture, {})) | entries
     entries |= _family(architecture, entries, stated) | _tokens(file)
     return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
 
 
-def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:
+def _refuse_unknown(file: GgufFile, stated: Mapping[str, Any]) -> None:
     """Refuses entries about the model that are not known."""
     architecture = file.architecture
-    own = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()
+    family_keys = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()
     for name, value in stated.items():
         usual = _ABSENT | dict(_USUAL.get(architecture, {}))
-        if name not in own and name in usual and value == usual[name]:
+        if name not in family_keys and name in usual and value == usual[name]:
             continue
-        if name not in _KEYS.keys() | own | _CHECKED | rope.SETTINGS.keys() | _IGNORED:
+        if name not in _KEYS.keys() | family_keys | _CHECKED | rope.SETTINGS.keys() | _IGNORED:
             raise ValueError(
                 f"{file.path} has {architecture}.{name} {value!r}, which is not known and might change the model"
             )
@@ -175,7 +177,7 @@ def _check_known(file: GgufFile, stated: Mapping[str, Any]) -> None:
 
 
 def _family(architecture: str, entries: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What the architecture says besides."""
+    """Returns the entries that follow from the architecture alone."""
     name = MODEL_TYPES[architecture]
     grows = "attention.temperature_scale" in stated
     if (name == "llama" and entries.get("sliding_window")) or (name == "ministral3" and not grows):
@@ -191,6 +193,6 @@ def _family(architecture: str, entries: Mapping[str, Any], stated: Mapping[str, 
 
 
 def _tokens(file: GgufFile) -> dict[str, Any]:
-    """The tokens that begin and end a text, which every `config.json` names."""
+    """Returns the tokens that begin and end a text, which every `config.json` names."""
     ids = {f"{name}_token_id": file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
     return {key: id for key, id in ids.items() if id is not None}

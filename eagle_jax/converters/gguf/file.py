@@ -65,14 +65,14 @@ class GgufFile:
         return str(self.metadata.get("general.architecture"))
 
     def stated(self) -> dict[str, Any]:
-        """Entries about the model, by their names after the architecture's."""
+        """Returns entries about the model, by their names after the architecture's."""
         prefix = f"{self.architecture}."
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
 
 
 def read_gguf(path: pathlib.Path) -> GgufFile:
-    """The header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as the files
-    stay the same.
+    """Returns the header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as
+    the files stay the same.
 
     Raises:
         FileNotFoundError: parts are missing.
@@ -100,12 +100,12 @@ def _read(parts: tuple[tuple[pathlib.Path, int, int], ...]) -> GgufFile:
 
 
 def plain(value: Any) -> Any:
-    """A number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
+    """Returns a number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _header(path: pathlib.Path, number: int, count: int, size: int) -> "_Header":
-    """The header of part `number`, from 0, of `count`."""
+    """Returns the header of part `number`, from 0, of `count`."""
     try:
         if not size:
             raise ValueError("it is empty; copy or download it again")
@@ -174,7 +174,7 @@ class _Header:
         return [self._value(element) for _ in range(count)]
 
     def _place(self) -> tuple[tuple[int, ...], int, int]:
-        """Shape, number of the type, and offset of one tensor."""
+        """Returns the shape, number of the type, and offset of one tensor."""
         (rank,) = self._unpack("I")
         sizes = self._unpack(f"{rank}Q")
         return sizes[::-1], *self._unpack("IQ")
@@ -200,7 +200,7 @@ def _by_name(what: str, entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _type(name: str, number: int) -> tuple[str, int, int]:
-    """Name of a tensor's type, and numbers and bytes in one of its blocks."""
+    """Returns the name of a tensor's type, and numbers and bytes in one of its blocks."""
     import gguf
 
     try:

@@ -21,7 +21,7 @@ _COUNTS = {
 
 
 def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries that other architectures have too, and Gemma 4's own under the names of `config.json`.
+    """Returns the entries that other architectures have too, and Gemma 4's own under the names of `config.json`.
 
     Args:
         stated: entries about the model, by their names after the architecture's.
@@ -38,10 +38,10 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
     kv_heads = _by_layer(file, "attention.head_count_kv", left["attention.head_count_kv"], layers, int)
     widths = _by_layer(file, "feed_forward_length", left["feed_forward_length"], layers, int)
     shared, size = left.pop("attention.shared_kv_layers", 0), left.pop("embedding_length_per_layer_input", 0)
-    full, own = (_head_dim(file, left, same) for same in _SAME)
+    full_dim, windowed_dim = (_head_dim(file, left, same) for same in _SAME)
     of_full = next((heads for heads, has in zip(kv_heads, windowed, strict=True) if not has), kv_heads[0])
     left["attention.head_count_kv"] = next((h for h, has in zip(kv_heads, windowed, strict=True) if has), kv_heads[0])
-    left |= {"attention.key_length": own, "feed_forward_length": widths[0]}
+    left |= {"attention.key_length": windowed_dim, "feed_forward_length": widths[0]}
     is_wide = widths[-1] != widths[0]
     expected = [widths[0] * (2 if is_wide and i >= layers - shared else 1) for i in range(layers)]
     if widths != expected:
@@ -61,7 +61,7 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
     tables = file.tensors.get("per_layer_token_embd.weight")
     return left, experts | {
         "layer_types": [WINDOWED if has else FULL for has in windowed],
-        "global_head_dim": full,
+        "global_head_dim": full_dim,
         "num_global_key_value_heads": of_full,
         "attention_k_eq_v": not any(name in names for name in values),
         "num_kv_shared_layers": shared,
@@ -74,7 +74,7 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
 
 
 def _by_layer(file: GgufFile, name: str, value: Any, layers: int, kind: type) -> list[Any]:
-    """One value for each layer, where one may stand for all of them."""
+    """Returns one value for each layer, where one may stand for all of them."""
     values = [value] * layers if kind is int and type(value) is int else value
     if not isinstance(values, list) or len(values) != layers or any(type(one) is not kind for one in values):
         raise ValueError(f"{file.path} has {ARCHITECTURE}.{name} {value!r}; expected one for each of {layers} layers")
@@ -82,7 +82,7 @@ def _by_layer(file: GgufFile, name: str, value: Any, layers: int, kind: type) ->
 
 
 def _head_dim(file: GgufFile, left: dict[str, Any], names: tuple[str, ...]) -> int:
-    """The size of a head, which several entries say; takes them out."""
+    """Returns the size of a head, which several entries say; takes them out."""
     sizes = {name: left.pop(name) for name in names if name in left}
     if names[0] not in sizes:
         raise KeyError(f"{ARCHITECTURE}.{names[0]}")

@@ -42,14 +42,14 @@ _NOT_ROTATED = 1e30  # the divisor of a frequency that is 0
 
 
 def rope_entries(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_scaling`, and what stands beside it.
+    """Returns `rope_scaling` and the entries that go with it.
 
     Args:
         stated: entries about the model, by their names after the architecture's.
         entries: what is known of `config.json`: `head_dim`, `rope_theta`, `max_position_embeddings`.
 
     Raises:
-        ValueError: tensors of factors beside scaling of another kind, or factors of no kind that is known.
+        ValueError: tensors of factors with scaling of another kind, or factors of no kind that is known.
     """
     architecture = file.architecture
     names = SETTINGS | dict(OWN.get(architecture, {}))
@@ -75,15 +75,18 @@ def _scaling(
         return dict(_YARN.get(file.architecture, {})) | dict(settings)
     if _QUERY_BETA in settings:
         context = settings.get("original_max_position_embeddings", entries["max_position_embeddings"])
-        kept = {key: settings[key] for key in ("factor", _QUERY_BETA) if key in settings}
-        return {"rope_type": "default" if kind == "none" else kind, "original_max_position_embeddings": context} | kept
+        scaling = {key: settings[key] for key in ("factor", _QUERY_BETA) if key in settings}
+        return {
+            "rope_type": "default" if kind == "none" else kind,
+            "original_max_position_embeddings": context,
+        } | scaling
     if kind == "none":
         return None
     return {key: settings[key] for key in ("rope_type", "factor") if key in settings}
 
 
 def rotated_part(file: GgufFile) -> float:
-    """The part of a head that is rotated (Gemma 4's layers without a window): the pairs whose factor is 1.
+    """Returns the part of a head that is rotated (Gemma 4's layers without a window): the pairs whose factor is 1.
 
     Raises:
         ValueError: no factors, or others than 1 in the first pairs and 1e30 in the rest.
@@ -98,7 +101,7 @@ def rotated_part(file: GgufFile) -> float:
 
 
 def _longrope(file: GgufFile, settings: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Phi-3's factors. The scale of cos and sin is stated only if it does not follow from the stretch."""
+    """Returns Phi-3's factors. The scale of cos and sin is stated only if it does not follow from the stretch."""
     long, short = ([plain(float(x)) for x in _floats(file, name)] for name in (LONG, SHORT))
     context = settings.get("original_max_position_embeddings", entries["max_position_embeddings"])
     scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
@@ -109,7 +112,7 @@ def _longrope(file: GgufFile, settings: Mapping[str, Any], entries: Mapping[str,
 
 
 def _llama3(file: GgufFile, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the factors follow from, if they do.
+    """Returns the settings that the factors follow from, if they do.
 
     Raises:
         ValueError: the factors are others.

@@ -9,7 +9,7 @@ _PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def part_paths(path: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """All files of the model whose only or first file this is.
+    """Returns all files of the model whose only or first file this is.
 
     Raises:
         FileNotFoundError: some are not there.

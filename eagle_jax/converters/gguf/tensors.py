@@ -55,16 +55,16 @@ _GEMMA_LAYER = _LAYER | {
 
 
 def _experts(layout: str) -> dict[str, str]:
-    """Parameters of experts and of their router, as a layout of `families.tensors` calls them."""
-    tensors, own = TENSORS[layout], {}
+    """Returns the parameters of experts and of their router, as a layout of `families.tensors` calls them."""
+    tensors, names = TENSORS[layout], {}
     for part, name in tensors.experts.items():
         if not part.endswith("_bias"):
-            own[f"ffn_{part}_exps.weight"] = stack_of(part)
+            names[f"ffn_{part}_exps.weight"] = stack_of(part)
         else:
-            own[f"ffn_{part.removesuffix('_bias')}_exps.bias"] = name
-    own |= {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
-    own |= {f"ffn_{part}_shexp.weight": f"{tensors.shared[0]}.{part}_proj.weight" for part in ("gate", "up", "down")}
-    return own | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
+            names[f"ffn_{part.removesuffix('_bias')}_exps.bias"] = name
+    names |= {f"ffn_gate_inp.{kind}": f"{tensors.router}.{kind}" for kind in ("weight", "bias")}
+    names |= {f"ffn_{part}_shexp.weight": f"{tensors.shared[0]}.{part}_proj.weight" for part in ("gate", "up", "down")}
+    return names | {"exp_probs_b.bias": tensors.correction, "attn_sinks.weight": "self_attn.sinks"}
 
 
 _GEMMA4_LAYER = {
@@ -120,7 +120,7 @@ _GEMMA = ("gemma2", "gemma3")
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 # Tensors that stay quantized where their type is in `BLOCK_TYPES`; the others are small.
-_KEPT = ("_proj.weight", "lm_head.weight", "embed_tokens.weight")
+_STAY_QUANTIZED = ("_proj.weight", "lm_head.weight", "embed_tokens.weight")
 
 
 class GgufTensors:
@@ -128,45 +128,45 @@ class GgufTensors:
 
     def __init__(self, path: pathlib.Path):
         self._file = read_gguf(path)
-        self._own_names = hf_names(self._file)
-        self.info = {name: self._info(name) for name in self._own_names}
+        self._file_names = hf_names(self._file)
+        self.info = {name: self._info(name) for name in self._file_names}
 
     def take(self, name: str) -> np.ndarray:
-        """The values as floats; of blocks as float32."""
+        """Returns the values as floats; of blocks as float32."""
         value = _floats(self._tensor(name))
         if self._file.architecture in _GEMMA and name.endswith("norm.weight"):
             value = value - np.ones((), value.dtype)
         return self._in_order(name, value)
 
     def take_quantized(self, name: str) -> QuantizedTensor:
-        """Codes, scales and minima of a matrix whose type is one of `BLOCK_TYPES`, as they are stored."""
+        """Returns codes, scales and minima of a matrix whose type is one of `BLOCK_TYPES`, as they are stored."""
         tensor = self._tensor(name)
         parts = read_blocks(tensor.data, tensor.shape[-1], tensor.type)
         minima = None if parts.minima is None else self._in_order(name, parts.minima)
         return QuantizedTensor(self._in_order(name, parts.codes), self._in_order(name, parts.scales), minima)
 
     def _tensor(self, name: str) -> GgufTensor:
-        return self._file.tensors[self._own_names[name]]
+        return self._file.tensors[self._file_names[name]]
 
     def _info(self, name: str) -> TensorInfo:
         tensor = self._tensor(name)
         if tensor.type in FLOATS:
             return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, tensor.file)
-        if tensor.type in BLOCK_TYPES and name.endswith(_KEPT):
+        if tensor.type in BLOCK_TYPES and name.endswith(_STAY_QUANTIZED):
             quant_type = BLOCK_TYPES[tensor.type].quant_type
             stored = f"{tensor.type}, kept as {quant_type}"
             quant_type = quant_type.over(tensor.shape[-1])
             return TensorInfo(tensor.shape, f"int{quant_type.bits}", tensor.file, quant_type, stored)
         if not _expands(tensor.type):
             raise ValueError(
-                f"{tensor.file} has tensor {self._own_names[name]} of type {tensor.type}, which cannot be expanded to "
+                f"{tensor.file} has tensor {self._file_names[name]} of type {tensor.type}, which cannot be expanded to "
                 "floats"
             )
         # Blocks have a few bits and a scale of 16: bfloat16 unless another dtype is asked for.
         return TensorInfo(tensor.shape, "bfloat16", tensor.file, stored=f"{tensor.type}, expanded to floats")
 
     def _in_order(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Rows of q and k in HuggingFace's order.
+        """Returns the rows of q and k in HuggingFace's order.
 
         llama.cpp rotates neighbouring rows of a head, HuggingFace those half a head apart: row 2 i + j there is row
         j * c / 2 + i here, for heads of c rows.
@@ -181,7 +181,7 @@ class GgufTensors:
 
 
 def hf_names(file: GgufFile) -> dict[str, str]:
-    """The file's own name of each tensor, by its name in a HuggingFace checkpoint.
+    """Returns the file's own name of each tensor, by its name in a HuggingFace checkpoint.
 
     Raises:
         ValueError: an architecture or a name that is not known.
@@ -190,24 +190,24 @@ def hf_names(file: GgufFile) -> dict[str, str]:
     if architecture not in LAYERS:
         raise ValueError(f"{file.path} has architecture {architecture!r}; expected one of {', '.join(LAYERS)}")
     names = {}
-    for own in file.tensors:
-        if own in ROPE_TENSORS.get(architecture, (FACTORS,)):
+    for tensor in file.tensors:
+        if tensor in ROPE_TENSORS.get(architecture, (FACTORS,)):
             continue
-        layer = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias|scale)", own)
-        name = _AROUND.get(own)
+        layer = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias|scale)", tensor)
+        name = _AROUND.get(tensor)
         if layer is not None:
             table = LAYERS[architecture]
             module = table.get(layer[2])
             inner = table.get(f"{layer[2]}.{layer[3]}") or (module and layer[3] != "scale" and f"{module}.{layer[3]}")
             name = f"model.layers.{layer[1]}.{inner}" if inner else None
         if name is None:
-            raise ValueError(f"{file.path} has a tensor {own}, which is not known in a model of kind {architecture}")
-        names[name] = own
+            raise ValueError(f"{file.path} has a tensor {tensor}, which is not known in a model of kind {architecture}")
+        names[name] = tensor
     return names
 
 
 def head_counts(file: GgufFile, stated: Mapping[str, Any]) -> tuple[int, int]:
-    """Numbers of query heads and of key/value heads.
+    """Returns numbers of query heads and of key/value heads.
 
     Args:
         stated: entries about the model, by their names after the architecture's.
@@ -239,7 +239,7 @@ def _floats(tensor: GgufTensor) -> np.ndarray:
 
 @functools.cache
 def _expands(type: str) -> bool:
-    """Whether the gguf library expands this type; the test is one block of zeros."""
+    """Returns whether the gguf library expands this type; the test is one block of zeros."""
     import gguf
 
     kind = gguf.GGMLQuantizationType[type]

@@ -79,7 +79,7 @@ _SPLITS: Mapping[str, _Split] = {
 
 
 def tokenizer_of(path: pathlib.Path) -> Any:
-    """The tokenizer of a GGUF file, with its chat template; None if it has none.
+    """Returns the tokenizer of a GGUF file, with its chat template; None if it has none.
 
     Raises:
         ValueError: a tokenizer or a pre-tokenizer that is not known, or one whose parts are missing or do not fit.
@@ -101,19 +101,19 @@ def tokenizer_of(path: pathlib.Path) -> Any:
 
 
 def _check(entries: Mapping[str, Any], by_token: Sequence[str]) -> None:
-    """Refuses tokens that are none, lists that have no entry for each of them, and ids that no token has."""
+    """Refuses tokens that are no strings, lists that have no entry for each of them, and ids that no token has."""
     tokens = entries["tokens"]
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise ValueError("tokenizer.ggml.tokens is no list of texts; convert the model again")
     for name in by_token:
-        found = entries.get(name, tokens)
-        if not isinstance(found, list) or len(found) != len(tokens):
-            count = len(found) if isinstance(found, list) else type(found).__name__
+        value = entries.get(name, tokens)
+        if not isinstance(value, list) or len(value) != len(tokens):
+            count = len(value) if isinstance(value, list) else type(value).__name__
             raise ValueError(f"tokenizer.ggml.{name} has {count} entries for {len(tokens)} tokens; expected as many")
     for name in (f"{key}_token_id" for key in _SPECIAL.values()):
-        found = entries.get(name, 0)
-        if not isinstance(found, int) or not 0 <= found < max(len(tokens), 1):
-            raise ValueError(f"tokenizer.ggml.{name} is {found!r}; the vocabulary is 0 to {len(tokens) - 1}")
+        value = entries.get(name, 0)
+        if not isinstance(value, int) or not 0 <= value < max(len(tokens), 1):
+            raise ValueError(f"tokenizer.ggml.{name} is {value!r}; the vocabulary is 0 to {len(tokens) - 1}")
 
 
 def _wrapped(backend: Any, entries: Mapping[str, Any], template: str | None) -> Any:
@@ -134,7 +134,7 @@ def _wrapped(backend: Any, entries: Mapping[str, Any], template: str | None) -> 
 
 
 def _byte_level(entries: Mapping[str, Any]) -> Any:
-    """GPT-2's kind: tokens are written in an alphabet of 256 letters, one for each byte."""
+    """Makes a tokenizer of GPT-2's kind: tokens are written in an alphabet of 256 letters, one for each byte."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     split = _SPLITS.get(str(entries.get("pre")))
@@ -155,7 +155,7 @@ def _byte_level(entries: Mapping[str, Any]) -> Any:
 
 
 def _sentencepiece(entries: Mapping[str, Any]) -> Any:
-    """SentencePiece's BPE: what is in no token falls apart into bytes."""
+    """Makes a tokenizer with SentencePiece's BPE: what is in no token falls apart into bytes."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     # Runs of spaces are tokens of Gemma, which llama.cpp writes as plain spaces.
@@ -198,7 +198,7 @@ def _pair(merge: Any, vocabulary: Mapping[str, int]) -> tuple[str, str]:
 
 
 def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
-    """Pairs of tokens that make a token, best first.
+    """Returns the pairs of tokens that make a token, best first.
 
     SentencePiece joins the pair whose token scores highest. Tokens defined by the user have no score of their own and
     go first, in the order of their ids.
@@ -218,7 +218,7 @@ def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[tu
 
 
 def _with_added(backend: Any, entries: Mapping[str, Any], tokens: list[str], adds_bos: bool) -> Any:
-    """With the tokens that text is cut at, and those that are put around it."""
+    """Adds the tokens that text is cut at, and those that are put around it."""
     from tokenizers import AddedToken
     from tokenizers.processors import TemplateProcessing
 

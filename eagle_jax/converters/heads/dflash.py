@@ -30,7 +30,7 @@ from eagle_jax.converters.heads import dflash_edges, dflash_nested, window
 from eagle_jax.converters.heads.dflash_config import ARCHITECTURE, entries_for, read_config
 from eagle_jax.converters.heads.eagle import own_embedding, verifier_for
 from eagle_jax.converters.heads.eagle_entries import Verifier
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING, KEPT, OFFSETS, OUTPUT
+from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D
 from eagle_jax.converters.heads.entries import KIND
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
@@ -60,7 +60,7 @@ FORMATS = ("dflash", "speculators")
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """A DFlash head, or one of another method that is built on it, which its config tells."""
+    """Detects a DFlash head, or one of a method built on it, which its config states."""
     return "dflash" if "hidden_norm.weight" in info and "fc.weight" in info else None
 
 
@@ -74,16 +74,16 @@ def check(weights: Weights, target: LlamaConfig | None) -> Checked:
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:
-    """An embedding with the values of the target's is dropped."""
+    """Loads a head; an embedding with the target's values is dropped."""
     config, ids = read_head(weights, changes)
     _check_fit(weights.folder, config, target.config)
-    own = own_embedding(weights, config, target) if config.own_embedding else None
-    config = dataclasses.replace(config, own_embedding=own is not None)
+    embedding = own_embedding(weights, config, target) if config.own_embedding else None
+    config = dataclasses.replace(config, own_embedding=embedding is not None)
     chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
     needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
     params = reading.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
-    if own is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    if embedding is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
     mask = mask_embedding(weights, config.layers.hidden_size)
     if mask is not None:
         params[MASK] = jnp.asarray(mask).astype(chosen)
@@ -121,14 +121,14 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size
     aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
-    aside += [] if drafted is None else map(re.escape, (OFFSETS, KEPT))
+    aside += [] if drafted is None else map(re.escape, (D2T, T2D))
     names.check(weights, dflash_edges.stored(RULES, weights.info), shapes(config), aside)
     config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())
     return config, None if drafted is None else read_vocabulary(weights, drafted, config.layers.vocab_size)
 
 
 def mask_embedding(weights: Weights, size: int) -> np.ndarray | None:
-    """The vector `[size]` that takes the place of the mask token's embedding; None if there is none.
+    """Returns the vector `[size]` that takes the place of the mask token's embedding; None if there is none.
 
     Raises:
         ValueError: it is of another size, or there are two.
@@ -149,28 +149,28 @@ def _mask_file(weights: Weights) -> pathlib.Path:
 
 
 def entries_of(format: str, config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
-    """The `config.json` of a head in the authors' format ("dflash"), or in that of speculators."""
+    """Returns the `config.json` of a head in the authors' format ("dflash"), or in that of speculators."""
     nested = format == "speculators"
     return dflash_nested.entries_for(config, dtype, verifier) if nested else entries_for(config, dtype)
 
 
 @functools.cache
 def shapes(config: DFlashConfig) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
+    """Returns the parameter tree, of shapes; not to be changed."""
     return jax.eval_shape(functools.partial(DFlash.init, config), jax.random.key(0)).params
 
 
 def _check_fit(folder: pathlib.Path, config: DFlashConfig, target: LlamaConfig) -> None:
     """Refuses a head that was made for another target."""
-    made_for = {
+    target_facts = {
         "hidden_size": config.target_hidden_size,
         "vocab_size": config.layers.vocab_size,
         "num_hidden_layers": target.num_hidden_layers if config.num_target_layers is None else config.num_target_layers,
     }
-    for name, theirs in made_for.items():
-        if getattr(target, name) != theirs:
+    for name, expected in target_facts.items():
+        if getattr(target, name) != expected:
             raise ValueError(
-                f"the head in {folder} was made for a target with {name}={theirs}; this one has "
+                f"the head in {folder} was made for a target with {name}={expected}; this one has "
                 f"{getattr(target, name)}, so it is another model"
             )
     if max(config.taps) > target.num_hidden_layers:

@@ -21,7 +21,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 FAMILY, ARCHITECTURE = "qwen3", dflash_edges.DFLASH
 NESTED, LEFT, ENTERED = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
 
-# Factors and a cap of Gemma-like targets, whose absence says that there is none.
+# Factors and a cap of Gemma-like targets, whose absence means that there is none.
 _NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
 _EITHER = frozenset({"block_size", "mask_token_id", LEFT, "sample_from_anchor", *_NUMBERS})
 _OUTER = _EITHER | {NESTED, ENTERED, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
@@ -35,7 +35,7 @@ _IGNORED = frozenset({"auto_map", "num_anchors", "loss_decay_gamma", "attention_
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> DFlashConfig:
-    """What a `config.json` says, with what only tensors tell. Every key is accounted for.
+    """Reads a `config.json`, together with the sizes that only the tensors state. Every key is accounted for.
 
     Raises:
         ValueError: another method's config, keys that may change the head, or what has to be stated is not.
@@ -78,7 +78,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
 
 
 def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
-    """The `config.json` of a head; `read_config` reads it back.
+    """Returns the `config.json` of a head; `read_config` reads it back.
 
     Raises:
         ValueError: the format has no words for it.
@@ -131,22 +131,22 @@ def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any], method: st
 
 
 def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
-    """The decoder layers: the entries that a Qwen3 has, read as a Qwen3's."""
+    """Returns the decoder layers: the entries that a Qwen3 has, read as a Qwen3's."""
     rotary = [entries, *(entries.get(key) for key in ("rope_parameters", "rope_scaling"))]
     if not any(isinstance(part, Mapping) and part.get("rope_theta") is not None for part in rotary):
         raise ValueError("the config has no rope_theta, here or in rope_parameters; expected the one of the training")
     read = lookup.tables_of(FAMILY).read
-    own = {name: value for name, value in entries.items() if name in read}
-    own |= {"architectures": [lookup.FAMILIES[FAMILY].architecture], "tie_word_embeddings": False}
-    return config_from_hf({"model_type": FAMILY, **own})
+    layer_entries = {name: value for name, value in entries.items() if name in read}
+    layer_entries |= {"architectures": [lookup.FAMILIES[FAMILY].architecture], "tie_word_embeddings": False}
+    return config_from_hf({"model_type": FAMILY, **layer_entries})
 
 
 def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
-    """The layers whose entering residual stream is read."""
+    """Returns the layers whose entering residual stream is read."""
     left, entered = _either(entries, inner, LEFT), entries.get(ENTERED)
     for name, ids, least in ((LEFT, left, -1), (ENTERED, entered, 0)):
-        whole = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
-        if ids is not None and (not whole or len(set(ids)) < len(ids)):
+        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
+        if ids is not None and (not is_valid or len(set(ids)) < len(ids)):
             raise ValueError(f"{name} is {ids!r}; expected layer numbers, each once")
     taps = entered if left is None else [layer + 1 for layer in left]
     if taps is None:
@@ -176,7 +176,7 @@ def _causal_layers(
 
 
 def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    """What one of the two objects states; None where neither does."""
+    """Returns the value that one of the two objects states; None where neither does."""
     stated = [of[name] for of in (inner, entries) if of.get(name) is not None]
     if len(stated) == 2 and stated[0] != stated[1]:
         raise ValueError(f"{name} is {stated[0]!r} in {NESTED} and {stated[1]!r} outside it; expected them to agree")
@@ -184,14 +184,16 @@ def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> 
 
 
 def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:
-    """What a tensor shows, which the config may state."""
+    """Returns the size by the tensor, which must agree with the config's if that states one."""
     if hf_values.integer(entries, name, shown) != shown:
         raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {shown}; expected them to agree")
     return shown
 
 
 def _draft_vocab_size(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], vocab_size: int) -> int | None:
-    """Rows of the head's own output matrix; None if it uses the target's, which makes all tokens."""
+    """Returns the number of rows of the head's own output matrix; None if it uses the target's, which makes all
+    tokens.
+    """
     rows = info[OUTPUT].shape[0] if OUTPUT in info and info[OUTPUT].shape else None
     if rows is None and entries.get("draft_vocab_size") not in (None, vocab_size):
         raise ValueError(f"draft_vocab_size={entries['draft_vocab_size']}, and there is no {OUTPUT}; expected one")

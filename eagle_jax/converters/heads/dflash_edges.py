@@ -1,4 +1,4 @@
-"""What DFlash 2's and DSpark's heads on disk have beside a DFlash head's, in tensors and in `config.json`.
+"""What DFlash 2's and DSpark's heads on disk have besides a DFlash head's parts, in tensors and in `config.json`.
 
     DFlash2DraftModel     layers.{i}.{attention,mlp}_conv.{base_kernel, kernel_projection.weight}
                           candidate_selector.{hidden_projection.weight, predecessor_codebook, successor_codebook}
@@ -64,14 +64,14 @@ RULES = (
 
 
 def stored(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
-    """The rules by which these files name their tensors."""
+    """Returns the rules by which these files name their tensors."""
     if not any(name.startswith(_OLDER) for name in info):
         return tuple(rules)
     return tuple(dataclasses.replace(rule, key=_OLDER + rule.key) if rule in _SMALL else rule for rule in rules)
 
 
 def method_of(classes: Any) -> str:
-    """The method of the heads of a class, as `architectures` names it.
+    """Returns the method of the heads of a class, as `architectures` names it.
 
     Raises:
         ValueError: it is not known.
@@ -86,13 +86,13 @@ def method_of(classes: Any) -> str:
 
 
 def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config of this method says of the parts, as fields of `DFlashConfig`.
+    """Returns the parts that a config of this method describes, as fields of `DFlashConfig`.
 
     Args:
         stated: value of every key of `KEYS[method]`; None where there is none.
 
     Raises:
-        ValueError: a key that is needed is missing, or is none of its kind.
+        ValueError: a key that is needed is missing, or has another type.
     """
     if method == "dflash":
         return {}
@@ -116,7 +116,7 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries_for(config: DFlashConfig) -> tuple[str, dict[str, Any]]:
-    """The class of a head, and the keys of its parts.
+    """Returns the class of a head, and the keys of its parts.
 
     Raises:
         ValueError: no method has these parts together.
@@ -137,5 +137,5 @@ def entries_for(config: DFlashConfig) -> tuple[str, dict[str, Any]]:
     entries |= {} if markov is None else {"markov_head_type": markov.kind}
     entries["enable_confidence_head"] = confidence is not None
     entries |= {} if confidence is None else {"confidence_head_with_markov": confidence.with_markov}
-    whole = config.own_embedding and config.draft_vocab_size == config.layers.vocab_size
-    return DEEPSPEC if whole else SPECFORGE, entries
+    is_deepspec = config.own_embedding and config.draft_vocab_size == config.layers.vocab_size
+    return DEEPSPEC if is_deepspec else SPECFORGE, entries

@@ -25,7 +25,7 @@ ENTERED = "aux_hidden_state_layer_ids"
 VERIFIER_TENSORS = r"verifier_.*"
 
 _NOT_CAUSAL = "sliding_window_non_causal"
-_KEPT = ("block_size", "mask_token_id", ENTERED, "draft_vocab_size", "target_hidden_size", "sample_from_anchor")
+_COPIED = ("block_size", "mask_token_id", ENTERED, "draft_vocab_size", "target_hidden_size", "sample_from_anchor")
 _FIXED: Mapping[str, tuple[Any, ...]] = {"projector_type": ("dflash", None), "shift_label": (False, None)}
 # Settings of the training, and of Domino's head, which `projector_type` says is not there.
 _IGNORED = OUTER_IGNORED | frozenset(
@@ -43,7 +43,7 @@ _ABSENT: Mapping[str, Any] = {
 
 
 def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    """What a nested config says, as the authors' config says it. Every key around the layers' is accounted for.
+    """Converts a nested config to the authors' flat form. Every key around the layers' is accounted for.
 
     Args:
         architecture: the class that the authors' config names.
@@ -59,15 +59,15 @@ def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     inner = entries.get(LAYER)
     if not isinstance(inner, Mapping):
         raise ValueError(f"{LAYER} is {inner!r}; expected the object that describes the decoder layers")
-    read = frozenset({KIND, LAYER, "architectures", _NOT_CAUSAL, *_KEPT})
+    read = frozenset({KIND, LAYER, "architectures", _NOT_CAUSAL, *_COPIED})
     check_head(entries, Tables(read=read, fixed=_FIXED, neutral=_IGNORED | verifier_keys(entries)))
     flat = {**_ABSENT, **inner, "architectures": [architecture]}
-    flat |= {name: entries[name] for name in _KEPT if entries.get(name) is not None}
+    flat |= {name: entries[name] for name in _COPIED if entries.get(name) is not None}
     return flat | ({"is_causal": False} if values.flag(entries, _NOT_CAUSAL, False) else {})
 
 
 def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
-    """The nested `config.json` of a head; `flattened` is the way back.
+    """Returns the nested `config.json` of a head; `flattened` is the way back.
 
     Raises:
         ValueError: the format has no words for it.
@@ -87,8 +87,8 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
             (config.input_embedding_scale, config.output_multiplier, config.final_logit_softcapping) != (1.0, 1.0, None)
         ),
     }
-    for problem, there in problems.items():
-        if there:
+    for problem, is_present in problems.items():
+        if is_present:
             raise ValueError(f"readers of the speculators format would run another head: {problem}; save it as dflash")
     wider = config.target_hidden_size != layers.hidden_size
     inner = {

@@ -19,7 +19,7 @@ from eagle_jax.converters.files import Weights, read_json
 from eagle_jax.converters.heads import eagle_formats, window
 from eagle_jax.converters.heads.eagle_config import eagle1_config, eagle3_config
 from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING, KEPT, OFFSETS, OUTPUT, Spelling
+from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D, Spelling
 from eagle_jax.converters.heads.entries import KIND, TAPS, check_method, read_entries
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
@@ -87,15 +87,15 @@ def load(
     sizes = target.config
     checkpoint = _resized(checkpoint, sizes.vocab_size)
     check_fit(checkpoint, sizes.vocab_size, sizes.hidden_size, sizes.num_hidden_layers)
-    config, own = checkpoint.config, None
+    config, embedding = checkpoint.config, None
     if isinstance(config, Eagle3Config) and config.own_embedding:
-        own = own_embedding(weights, config, target)
-        config = dataclasses.replace(config, own_embedding=own is not None)
+        embedding = own_embedding(weights, config, target)
+        config = dataclasses.replace(config, own_embedding=embedding is not None)
     chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
     needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
     params = reading.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
-    if own is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(own).astype(chosen)}
+    if embedding is not None:
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
     if "lm_head" in shapes(config) and "lm_head" not in needed:
         params["lm_head"] = {"weight": dense(target.output_matrix).astype(chosen)}
@@ -122,7 +122,7 @@ def save(head: DraftHead, folder: pathlib.Path, format: str | None, target: LM |
 
 
 def verifier_for(target: LM | None, name: str | None) -> Verifier:
-    """A target as configs of speculators name it."""
+    """Returns a target as configs of speculators name it."""
     if target is None:
         return Verifier(name=name)
     described = config_to_hf(target.config)
@@ -163,19 +163,19 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    aside = [KEPT, OFFSETS] if spelling.eagle3 or config.draft_vocab_size is not None else []
+    aside = [T2D, D2T] if spelling.eagle3 or config.draft_vocab_size is not None else []
     aside += [] if spelling.eagle3 else [EMBEDDING]
     names.check(weights, spelling.rules, stored(config, weights), ignored=map(re.escape, aside))
-    drafted, whole = config.draft_vocab_size, config.layers.vocab_size
-    ids = None if drafted is None else read_vocabulary(weights, drafted, whole)
+    drafted, vocab_size = config.draft_vocab_size, config.layers.vocab_size
+    ids = None if drafted is None else read_vocabulary(weights, drafted, vocab_size)
     return Checkpoint(
         weights=weights, spelling=spelling, config=config, vocabulary=ids, taps_stated=stated.taps is not None
     )
 
 
 def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
-    """The head for a target whose embedding was resized after its training: rows that are padding, or belong to a few
-    added tokens, lie beyond what the head drafts.
+    """Returns the head for a target whose embedding was resized after its training: rows that are padding, or belong to
+    a few added tokens, lie beyond what the head drafts.
     """
     config, ids = checkpoint.config, checkpoint.vocabulary
     before = config.layers.vocab_size
@@ -191,7 +191,7 @@ def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
 
 
 def default_taps(layers: int) -> tuple[int, ...] | None:
-    """What EAGLE-3 heads read whose config does not say: a low, a middle and a high layer of the target."""
+    """Returns the taps of EAGLE-3 heads whose config names none: a low, a middle and a high layer of the target."""
     return (2, layers // 2, layers - 3) if layers >= 7 else None
 
 
@@ -226,13 +226,15 @@ def check_fit(checkpoint: Checkpoint, vocab_size: int, hidden_size: int, num_hid
 
 @functools.cache
 def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
+    """Returns the parameter tree, of shapes; not to be changed."""
     network = HEAD_KINDS[config.kind].get("network")
     return jax.eval_shape(functools.partial(network.init, config), jax.random.key(0)).params
 
 
 def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
-    """The parameter tree, of shapes, without an output matrix where the files have none: it is the target's then."""
+    """Returns the parameter tree, of shapes, without an output matrix where the files have none: it is the target's
+    then.
+    """
     needed = shapes(config)
     return needed if OUTPUT in weights.info else {name: value for name, value in needed.items() if name != "lm_head"}
 
@@ -247,7 +249,7 @@ def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target: LM) -> np.ndarray | None:
-    """The embedding that came with a head; None if its values are the target's, rounded either way.
+    """Returns the embedding that came with a head; None if its values are the target's, rounded either way.
 
     DeepSpec's DSpark heads keep theirs, a copy: the layout has it, and is written by it.
     """
@@ -262,10 +264,12 @@ def own_embedding(weights: Weights, config: Eagle3Config | DFlashConfig, target:
     # A Gemma multiplies its embeddings by a constant, and a head does not.
     if config.layers.hidden_size != config.target_hidden_size or target.config.scales_edges:
         return table
-    theirs = np.asarray(target.table)
-    # Some rows at a time, so that rounding copies little, and tables that differ are told apart at once.
+    target_table = np.asarray(target.table)
+    # Some rows at a time, so that rounding copies little, and a difference is found early.
     blocks = [slice(start, start + 4096) for start in range(0, len(table), 4096)]
     with np.errstate(over="ignore"):
-        down = all(np.array_equal(table[rows], theirs[rows].astype(table.dtype)) for rows in blocks)
-        same = down or all(np.array_equal(table[rows].astype(theirs.dtype), theirs[rows]) for rows in blocks)
+        down = all(np.array_equal(table[rows], target_table[rows].astype(table.dtype)) for rows in blocks)
+        same = down or all(
+            np.array_equal(table[rows].astype(target_table.dtype), target_table[rows]) for rows in blocks
+        )
     return None if same else table

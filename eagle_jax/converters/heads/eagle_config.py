@@ -13,7 +13,7 @@ from eagle_jax.configs.heads import Eagle3Config, EagleConfig
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters.families import facts as hf_facts
 from eagle_jax.converters.families import latent_attention, lookup
-from eagle_jax.converters.heads.eagle_formats import EMBEDDING, FLAGS, KEPT, OFFSETS, OUTPUT, Spelling
+from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, FLAGS, OUTPUT, T2D, Spelling
 from eagle_jax.converters.heads.entries import NUM_TAPS, Stated, has_latent
 from eagle_jax.converters.heads.mask_entries import mask_config
 from eagle_jax.converters.hf import rope as hf_rope
@@ -28,7 +28,7 @@ Info = Mapping[str, TensorInfo]
 
 
 def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig:
-    """The configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
+    """Returns the configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
     fc = f"{spelling.fc}.weight"
     hidden, columns = _matrix(info, fc)
     if columns != 2 * hidden:
@@ -39,13 +39,13 @@ def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig
     stored = info[EMBEDDING].shape if EMBEDDING in info else ()
     vocab_size = stored[0] if stored else values.integer(stated.layer, "vocab_size")
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
-    drafted = _matrix(info, OUTPUT)[0] if OFFSETS in info else None
+    drafted = _matrix(info, OUTPUT)[0] if D2T in info else None
     _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
     return EagleConfig(layers=layers, fc_bias=f"{spelling.fc}.bias" in info, draft_vocab_size=drafted)
 
 
 def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[int, ...]) -> Eagle3Config:
-    """The configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
+    """Returns the configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
     hidden, columns = _matrix(info, "fc.weight")
     _agree(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
     if stated.num_taps not in (None, len(taps)):
@@ -80,7 +80,7 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
     shown = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
     for name, value in shown.items():
         if stated.flags.get(name, value) != value:
-            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_there(value)}")
+            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_presence(value)}")
     flags: dict[str, Any] = {name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS}
     return Eagle3Config(
         layers=layers,
@@ -99,7 +99,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
 
     context = values.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
     numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
-    whole_bias = name("self_attn.o_proj.bias") in info
+    has_o_bias = name("self_attn.o_proj.bias") in info
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=hidden,
@@ -107,8 +107,8 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
         num_hidden_layers=1 + max(numbers, default=0) if spelling.first.endswith(".0") else 1,
         max_position_embeddings=context,
         rms_norm_eps=values.number(entries, "rms_norm_eps", ABSENT_EPS),
-        attention_bias=whole_bias,
-        qkv_bias=name("self_attn.q_proj.bias") in info and not whole_bias,
+        attention_bias=has_o_bias,
+        qkv_bias=name("self_attn.q_proj.bias") in info and not has_o_bias,
         qk_norm=name("self_attn.q_norm.weight") in info,
         mlp_bias=name("mlp.gate_proj.bias") in info,
         sliding_window=_window(entries),
@@ -117,7 +117,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
 
 
 def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """What the config says of latent attention; whether tensors have these sizes is checked with their shapes."""
+    """Reads the entries on latent attention; whether tensors have these sizes is checked with their shapes."""
     facts = dict(latent_attention.read(entries))
     latent = dataclasses.replace(facts["latent"], eps=values.number(entries, "rms_norm_eps", ABSENT_EPS))
     rope = hf_rope.rope_from_hf(entries, context, frozenset({"rope_interleave"}))
@@ -125,7 +125,7 @@ def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
 
 
 def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
-    """Heads of ordinary attention."""
+    """Returns the heads of ordinary attention."""
     q, k = (_matrix(info, f"{spelling.first}.self_attn.{x}_proj.weight")[0] for x in "qk")
     size = _head_dim(entries, q, k)
     heads = {"num_attention_heads": q // size, "num_key_value_heads": k // size, "head_dim": size}
@@ -133,7 +133,9 @@ def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context
 
 
 def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
-    """Size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are wider)."""
+    """Returns the size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are
+    wider).
+    """
     heads = values.integer(entries, "num_attention_heads")
     if heads < 1:
         raise ValueError(f"num_attention_heads={heads}; expected at least 1")
@@ -147,8 +149,10 @@ def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
 
 
 def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
-    """The target's vocabulary, by whatever tells: the mask of drafted tokens, the embedding, the config."""
-    for key in (KEPT, EMBEDDING):
+    """Returns the target's vocabulary, by the first that states it: the mask of drafted tokens, the embedding, the
+    config.
+    """
+    for key in (T2D, EMBEDDING):
         if key in info and info[key].shape:
             _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)
             return info[key].shape[0]
@@ -182,5 +186,5 @@ def _agree(stated: Any, value: int | None, name: str, tensor: str) -> None:
         )
 
 
-def _there(value: bool) -> str:
+def _presence(value: bool) -> str:
     return "there" if value else "not there"

@@ -30,7 +30,9 @@ class Verifier:
     max_position_embeddings: int = 1
 
     def entries(self, method: str, tokens: int) -> dict[str, Any]:
-        """What a speculators config says of itself and of the target, for a method that drafts so many tokens."""
+        """Returns the entries of a speculators config about itself and the target, for a method that drafts so many
+        tokens.
+        """
         proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
         return {
             KIND: method,
@@ -47,7 +49,7 @@ class Verifier:
 def entries_for(
     format: str, config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier = Verifier()
 ) -> dict[str, Any]:
-    """The `config.json` of a head; `entries.read_entries` reads it back.
+    """Returns the `config.json` of a head; `entries.read_entries` reads it back.
 
     Raises:
         ValueError: the format's readers would take it for another head.
@@ -122,7 +124,7 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
 
 
 def _layer(config: LlamaConfig) -> dict[str, Any]:
-    """The decoder layers as HuggingFace's keys."""
+    """Returns the decoder layers as HuggingFace's keys."""
     family = "deepseek_v3" if config.latent is not None else "qwen3" if config.qk_norm else "llama"
     entries: dict[str, Any] = {"model_type": family, "hidden_act": "silu"}
     entries |= {name: getattr(config, name) for name in (*lookup.SIZES, "num_key_value_heads", "head_dim")}

@@ -19,7 +19,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
-OFFSETS, KEPT = "d2t", "t2d"
+D2T, T2D = "d2t", "t2d"
 MASK = "mask_hidden"
 
 
@@ -109,14 +109,16 @@ FORMATS: Mapping[str, Format] = {
 
 
 def named(name: str) -> Format:
-    """The format of this name. Raises ValueError if there is none."""
+    """Returns the format of this name. Raises ValueError if there is none."""
     if name not in FORMATS:
         raise ValueError(f"format {name!r} is not known; expected one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def plainest(config: EagleConfig | Eagle3Config) -> str:
-    """The first format, in the order of `FORMATS`, whose readers can run the head. Raises ValueError if none can."""
+    """Returns the first format, in the order of `FORMATS`, whose readers can run the head. Raises ValueError if none
+    can.
+    """
     *others, last = FORMATS
     for name in others:
         try:
@@ -150,13 +152,13 @@ def check_expressible(name: str, config: EagleConfig | Eagle3Config) -> None:
 
 
 def _where(flag: str, eagle3: bool) -> str:
-    """What to do instead, if there is something."""
+    """Returns a hint at what to do instead, if there is one."""
     able = [name for name, each in FORMATS.items() if flag in (each.eagle3_flags if eagle3 else each.eagle1_flags)]
     return f"; save it as {' or '.join(able)}" if able else ""
 
 
 def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
-    """How the tensors of a head are called; None if they are no head's.
+    """Returns how the tensors of a head are called; None if they are no head's.
 
     Raises:
         ValueError: two spellings at once.
@@ -167,14 +169,16 @@ def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
             f"the weights hold both {layouts[0].first}.* and {layouts[1].first}.*, names of two formats; expected one"
         )
     if not layouts:
-        return MIDLAYER if OFFSETS in info else None
+        return MIDLAYER if D2T in info else None
     if layouts == [NUMBERED]:
         return NUMBERED if _reads_two(info) else PLAIN
     return layouts[0]
 
 
 def _reads_two(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether the first layer is EAGLE-3's, whose attention reads two vectors side by side, or `fc` reads three."""
+    """Returns whether the first layer is EAGLE-3's, whose attention reads two vectors side by side, or `fc` reads
+    three.
+    """
 
     def shape(key: str) -> tuple[int, ...]:
         return info[key].shape if key in info and len(info[key].shape) == 2 else (1, 0)

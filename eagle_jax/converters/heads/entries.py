@@ -206,15 +206,15 @@ def _flat(entries: Mapping[str, Any], eagle3: bool, numbered: bool) -> Stated:
 
 
 def has_latent(entries: Mapping[str, Any]) -> bool:
-    """Whether a config states latent attention."""
+    """Returns whether a config states latent attention."""
     return entries.get("kv_lora_rank") is not None
 
 
 def _taps(inner: Mapping[str, Any], entries: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Layers whose entering residual stream is read, of a flat config and its `eagle_config`."""
     entered = _layers(entries, TAPS, least=0)
-    within, beside = _layers(inner, TAPS, least=-1), _layers(entries, LEFT, least=-1)
-    for left, where in ((within, "in eagle_config"), (beside, f"in {LEFT}")):
+    nested_left, flat_left = _layers(inner, TAPS, least=-1), _layers(entries, LEFT, least=-1)
+    for left, where in ((nested_left, "in eagle_config"), (flat_left, f"in {LEFT}")):
         if left is None:
             continue
         taps = tuple(layer + 1 for layer in left)
@@ -270,7 +270,7 @@ def _eagle3(entries: Mapping[str, Any], layer: Mapping[str, Any], taps: tuple[in
 
 
 def verifier_keys(entries: Mapping[str, Any]) -> frozenset[str]:
-    """What speculators notes of the target."""
+    """Returns the keys in which speculators describes the target."""
     return frozenset(name for name in entries if name.startswith("verifier_"))
 
 
@@ -278,7 +278,7 @@ def _layers(entries: Mapping[str, Any], name: str, least: int) -> tuple[int, ...
     layers = entries.get(name)
     if layers is None:
         return None
-    whole = isinstance(layers, list) and layers and all(type(layer) is int and layer >= least for layer in layers)
-    if not whole or sorted(set(layers)) != layers:
+    is_valid = isinstance(layers, list) and layers and all(type(layer) is int and layer >= least for layer in layers)
+    if not is_valid or sorted(set(layers)) != layers:
         raise ValueError(f"{name} is {layers!r}; expected layer numbers in ascending order")
     return tuple(layers)

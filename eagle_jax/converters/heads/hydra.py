@@ -64,9 +64,9 @@ def format_of(entries: Mapping[str, Any]) -> str:
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    found = find(weights, target, {})
-    slots = names.slots(found.rules, parallel.shapes(found.config))
-    return Checked(found.config, slots, FILE, {} if found.config.prefix is None or target else {"prefix": PREFIX})
+    files = find(weights, target, {})
+    slots = names.slots(files.rules, parallel.shapes(files.config))
+    return Checked(files.config, slots, FILE, {} if files.config.prefix is None or target else {"prefix": PREFIX})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
@@ -78,7 +78,7 @@ def save(head: Hydra, folder: pathlib.Path, format: str | None, target: LM | Non
 
 
 def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> parallel.Found:
-    """The heads in these files; `parallel.find` says more."""
+    """Returns the heads in these files; `parallel.find` says more."""
 
     def read(entries: dict[str, Any]) -> parallel.Found:
         config = read_config(weights.info, entries, target)
@@ -92,7 +92,7 @@ def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any
 
 
 def rules(config: HydraConfig) -> tuple[Rule, ...]:
-    """The table of names."""
+    """Returns the table of names."""
     table: list[Rule] = []
     if config.prefix is not None:
         table += [*one_layer(LAYER, "prefix/layers_0"), Rule("prefix_embeding_layer.norm.weight", "prefix/norm/scale")]
@@ -106,7 +106,7 @@ def rules(config: HydraConfig) -> tuple[Rule, ...]:
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], target: LlamaConfig | None) -> HydraConfig:
-    """What tensors and config make.
+    """Builds the config of heads from their tensors and `config.json`.
 
     Args:
         target: whose layer the one before the heads is like; None takes some layer of its size.
@@ -117,10 +117,10 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     neutral = lookup.IGNORED | lookup.MEDUSA | {"model_type", "architectures"}
     check_head(entries, Tables(read=_READ, fixed=_FIXED, neutral=neutral))
     arch = entries.get("hydra_head_arch", MLP)
-    there = f"{LAYER}.self_attn.q_proj.weight" in info
-    if there != (arch == PREFIX_MLP):
+    has_prefix = f"{LAYER}.self_attn.q_proj.weight" in info
+    if has_prefix != (arch == PREFIX_MLP):
         raise ValueError(
-            f"hydra_head_arch={arch!r}, and {LAYER} is {'there' if there else 'not there'}; expected it with "
+            f"hydra_head_arch={arch!r}, and {LAYER} is {'there' if has_prefix else 'not there'}; expected it with "
             f"{PREFIX_MLP!r} alone"
         )
     blocks = re.findall(r"^hydra_mlp\.(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
@@ -128,12 +128,12 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     for name, value in (("hydra_num_heads", heads), ("hydra_num_layers", layers)):
         if values.integer(entries, name, value) != value:
             raise ValueError(f"{name}={entries[name]} in the config, but by the tensors it is {value}")
-    if f"hydra_mlp.0.{int(there)}.res_connection.weight" not in info:
+    if f"hydra_mlp.0.{int(has_prefix)}.res_connection.weight" not in info:
         raise ValueError(
             "the first blocks have no res_connection, so the heads do not read what was drafted; expected heads with "
             "grounded_heads=true"
         )
-    output = f"hydra_lm_head.0{'.1' if there else ''}.weight"
+    output = f"hydra_lm_head.0{'.1' if has_prefix else ''}.weight"
     if output not in info or len(info[output].shape) != 2:
         raise ValueError(f"the weights lack a matrix {output}; expected the output matrix of head 0 there")
     vocab_size, hidden_size = info[output].shape
@@ -142,12 +142,12 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
         vocab_size=vocab_size,
         num_heads=heads,
         num_layers=layers,
-        prefix=_layer(info, target or _some_layer(info, hidden_size, vocab_size)) if there else None,
+        prefix=_layer(info, target or _some_layer(info, hidden_size, vocab_size)) if has_prefix else None,
     )
 
 
 def entries_for(config: HydraConfig, target_name: str | None) -> dict[str, Any]:
-    """The `config.json`; the authors' code loads the target that it names."""
+    """Returns the `config.json`; the authors' code loads the target that it names."""
     return {
         "hydra_num_heads": config.num_heads,
         "hydra_num_layers": config.num_layers,
@@ -159,7 +159,7 @@ def entries_for(config: HydraConfig, target_name: str | None) -> dict[str, Any]:
 
 
 def _layer(info: Mapping[str, TensorInfo], target: LlamaConfig) -> LlamaConfig:
-    """The target's layer, with what the tensors show."""
+    """Returns the target's layer, with what the tensors show."""
     return dataclasses.replace(
         target,
         num_hidden_layers=1,
@@ -176,7 +176,7 @@ def _layer(info: Mapping[str, TensorInfo], target: LlamaConfig) -> LlamaConfig:
 
 
 def _some_layer(info: Mapping[str, TensorInfo], hidden_size: int, vocab_size: int) -> LlamaConfig:
-    """A layer whose tensors have these sizes; how its rows are shared out among heads no tensor shows."""
+    """Returns a layer whose tensors have these sizes; how its rows are shared out among heads no tensor shows."""
     q, k = (_rows(info, f"self_attn.{x}_proj") for x in "qk")
     return LlamaConfig(
         vocab_size=vocab_size,

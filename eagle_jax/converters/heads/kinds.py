@@ -41,10 +41,10 @@ class HeadFiles(Protocol):
     FORMATS: tuple[str, ...]
 
     def kind_of(self, info: Mapping[str, TensorInfo]) -> str | None:
-        """Its kind, if these are tensors of such a head. Raises ValueError if they are of two."""
+        """Returns the kind, if these are tensors of such a head. Raises ValueError if they are of two."""
 
     def format_of(self, entries: Mapping[str, Any]) -> str:
-        """What a folder with this `config.json` is in."""
+        """Returns the format of a folder with this `config.json`."""
 
     def check(self, weights: Weights, target: LlamaConfig | None) -> Checked:
         """Holds the files against their config.
@@ -59,12 +59,12 @@ class HeadFiles(Protocol):
     def load(
         self, weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None
     ) -> AnyHead:
-        """As `load_head`."""
+        """Loads a head, as `load_head`."""
 
     def save(
         self, head: Any, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None
     ) -> None:
-        """As `save_head`, in one of `FORMATS`, or None for the plainest that can express the head."""
+        """Saves a head, as `save_head`, in one of `FORMATS`, or None for the plainest that can express the head."""
 
 
 def load_head(
@@ -75,7 +75,7 @@ def load_head(
     changes: Mapping[str, Any] | None = None,
     scheme: Scheme | None = None,
 ) -> AnyHead:
-    """The head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
+    """Returns the head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
 
     An embedding that comes with a head is dropped for the target's: unread from an EAGLE-1/2 head, which was trained
     with the target's; from an EAGLE-3 or DFlash head if it has the same values.
@@ -96,11 +96,11 @@ def load_head(
             damaged file.
         ImportError: the weights are PyTorch's and PyTorch is not installed.
     """
-    wanted_dtype = None if dtype is None else names.float_dtype(dtype)
+    float_dtype = None if dtype is None else names.float_dtype(dtype)
     weights = Weights(pathlib.Path(folder))
     if any(info.quant_type is not None for info in weights.info.values()):
         scheme = None
-    return files_of(weights.info).load(weights, target, wanted_dtype, changes or {}, scheme)
+    return files_of(weights.info).load(weights, target, float_dtype, changes or {}, scheme)
 
 
 def save_head(
@@ -134,7 +134,7 @@ def save_head(
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """The kind of the head whose tensors these are, a row of `HEAD_KINDS`; None if they are no head's.
+    """Returns the kind of the head whose tensors these are, a row of `HEAD_KINDS`; None if they are no head's.
 
     Raises:
         ValueError: tensors of two formats.
@@ -143,10 +143,10 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def files_of(info: Mapping[str, TensorInfo]) -> HeadFiles:
-    """The module for these tensors; EAGLE's for those of no head, which says what they are."""
+    """Returns the module for these tensors; EAGLE's for those of no head, which says what they are."""
     return HEAD_KINDS[kind_of(info) or "eagle1"].get("files")
 
 
 def _modules() -> list[HeadFiles]:
-    """Every kind's module once; a target with an MTP layer may hold Medusa heads too, which come first."""
+    """Returns every kind's module once; a target with an MTP layer may hold Medusa heads too, which come first."""
     return list({kind.files: kind.get("files") for kind in HEAD_KINDS.values()}.values())

@@ -67,7 +67,7 @@ def read(entries: Mapping[str, Any], is_peagle: bool) -> StatedMask:
 
 
 def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfig | None:
-    """The mask rows of a head with these tensors; None if it drafts step by step.
+    """Returns the mask rows of a head with these tensors; None if it drafts step by step.
 
     Raises:
         ValueError: the tensors do not agree with what is stated, or no config names the token.
@@ -91,7 +91,9 @@ def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfi
 
 
 def _num_drafted(entries: Mapping[str, Any]) -> int | None:
-    """What is stated outright, or else what speculators proposes to draft, which is the trained depth."""
+    """Returns the stated number of drafted tokens, or else the one that speculators proposes, which is the trained
+    depth.
+    """
     if entries.get(DEPTHS) is not None:
         return values.integer(entries, DEPTHS)
     outer = entries.get("speculators_config") or {}

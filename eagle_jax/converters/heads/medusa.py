@@ -38,7 +38,7 @@ ASIDE = (r"model\..*", r"lm_head\.weight")
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """Medusa heads, alone or in a whole model."""
+    """Returns Medusa heads, alone or in a whole model."""
     return "medusa" if any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE)) else None
 
 
@@ -47,8 +47,8 @@ def format_of(entries: Mapping[str, Any]) -> str:
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    found = find(weights, {})
-    return Checked(found.config, names.slots(found.rules, parallel.shapes(found.config)), FILE, {})
+    files = find(weights, {})
+    return Checked(files.config, names.slots(files.rules, parallel.shapes(files.config)), FILE, {})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
@@ -60,7 +60,7 @@ def save(head: Medusa, folder: pathlib.Path, format: str | None, target: LM | No
 
 
 def find(weights: Weights, changes: Mapping[str, Any]) -> parallel.Found:
-    """The heads in these files; `parallel.find` says more."""
+    """Returns the heads in these files; `parallel.find` says more."""
 
     def read(entries: dict[str, Any]) -> parallel.Found:
         window.refuse(changes, "Medusa heads")
@@ -71,7 +71,7 @@ def find(weights: Weights, changes: Mapping[str, Any]) -> parallel.Found:
 
 
 def rules(config: MedusaConfig, prefix: str = "") -> tuple[Rule, ...]:
-    """The table of names."""
+    """Returns the table of names."""
     table: list[Rule] = []
     for k in range(config.num_heads):
         for layer in range(config.num_layers):
@@ -81,12 +81,12 @@ def rules(config: MedusaConfig, prefix: str = "") -> tuple[Rule, ...]:
 
 
 def prefix_of(info: Mapping[str, TensorInfo]) -> str:
-    """What the heads' names begin with."""
+    """Returns the prefix of the heads' tensor names."""
     return INSIDE if f"{INSIDE}0.0.linear.weight" in info else ""
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> MedusaConfig:
-    """What the tensors make. Raises ValueError where they and the config do not agree."""
+    """Builds the config of heads from their tensors. Raises ValueError where they and the config do not agree."""
     prefix = prefix_of(info)
     if not prefix:  # the config of a whole model is its target's
         neutral = lookup.IGNORED | {"model_type", "architectures"}
@@ -110,7 +110,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> M
 
 
 def entries_for(config: MedusaConfig, target_name: str | None) -> dict[str, Any]:
-    """The `config.json`; the authors' code loads the target that it names."""
+    """Returns the `config.json`; the authors' code loads the target that it names."""
     return {
         "medusa_num_heads": config.num_heads,
         "medusa_num_layers": config.num_layers,

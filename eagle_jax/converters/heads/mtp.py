@@ -61,7 +61,7 @@ QWEN = Spelling(
     layer="mtp.layers.0.",
     others=r"(?!mtp\.).*",
 )
-_BEHIND = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
+_EXTRA_LAYER = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
 
 
 def refuse_without(folder: pathlib.Path) -> None:
@@ -71,33 +71,33 @@ def refuse_without(folder: pathlib.Path) -> None:
 
 
 def holds(info: Mapping[str, TensorInfo]) -> bool:
-    """Whether a target's files hold such a layer."""
+    """Returns whether a target's files hold such a layer."""
     return kind_of(info) is not None
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    is_there = f"{QWEN.fc}.weight" in info or any(_BEHIND.fullmatch(name) for name in info)
-    return "mtp" if is_there else None
+    has_mtp = f"{QWEN.fc}.weight" in info or any(_EXTRA_LAYER.fullmatch(name) for name in info)
+    return "mtp" if has_mtp else None
 
 
 def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
-    """The names in the files of a target: Qwen's, or those of a layer after the last one."""
+    """Returns the names in the files of a target: Qwen's, or those of a layer after the last one."""
     if f"{QWEN.fc}.weight" in info:
         return QWEN
     layer = f"model.layers.{target.num_hidden_layers}."
-    own = re.escape(layer)
+    escaped = re.escape(layer)
     return Spelling(
         fc=f"{layer}eh_proj",
         embedding_norm=f"{layer}enorm",
         feature_norm=f"{layer}hnorm",
         norm=f"{layer}shared_head.norm",
         layer=layer,
-        others=rf"(?!{own}).*|{own}(embed_tokens|shared_head\.head)\.weight",
+        others=rf"(?!{escaped}).*|{escaped}(embed_tokens|shared_head\.head)\.weight",
     )
 
 
 def config_of(target: LlamaConfig) -> EagleConfig:
-    """The head in the files of a target: one of its layers with attention, with all that they have."""
+    """Returns the head in the files of a target: one of its layers with attention, with all that they have."""
     experts = None if target.experts is None else dataclasses.replace(target.experts, mlp_only_layers=())
     layers = dataclasses.replace(
         target,
@@ -131,7 +131,7 @@ def check(weights: Weights, target: LlamaConfig | None) -> Checked:
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
-    """The head in these files; see `kinds.load_head`.
+    """Returns the head in these files; see `kinds.load_head`.
 
     Raises:
         ValueError: `changes` other than a window, or tensors that are missing, unknown, or of another shape.

@@ -47,21 +47,21 @@ def find(weights: Weights, changes: Mapping[str, Any], read: Callable[[dict[str,
     path = weights.folder / "config.json"
     entries = overlaid(read_json(path), window.config_entries(changes))
     try:
-        found = read(quant_config.without(entries))
+        files = read(quant_config.without(entries))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    names.check(weights, found.rules, shapes(found.config), found.aside)
-    return found
+    names.check(weights, files.rules, shapes(files.config), files.aside)
+    return files
 
 
-def load(weights: Weights, found: Found, target: LlamaConfig, dtype: Any, scheme: Scheme | None) -> AnyHead:
-    """The heads that were found in these files."""
-    _check_fit(weights.folder, found.config, target)
-    needed = shapes(found.config)
-    first = next(key for key in names.expected(found.rules, needed))
+def load(weights: Weights, files: Found, target: LlamaConfig, dtype: Any, scheme: Scheme | None) -> AnyHead:
+    """Returns the heads that were found in these files."""
+    _check_fit(weights.folder, files.config, target)
+    needed = shapes(files.config)
+    first = next(key for key in names.expected(files.rules, needed))
     chosen = names.stored_dtype(weights, first) if dtype is None else dtype
-    params = reading.read_params(weights, found.rules, needed, chosen, scheme=scheme)
-    return _network(found.config)(params=params, config=found.config)
+    params = reading.read_params(weights, files.rules, needed, chosen, scheme=scheme)
+    return _network(files.config)(params=params, config=files.config)
 
 
 def save(head: Heads, folder: pathlib.Path, rules: tuple[names.Rule, ...], entries: dict[str, Any], file: str) -> None:
@@ -72,7 +72,7 @@ def save(head: Heads, folder: pathlib.Path, rules: tuple[names.Rule, ...], entri
 
 @functools.cache
 def shapes(config: MedusaConfig | HydraConfig) -> names.Params:
-    """The parameter tree, of shapes; not to be changed."""
+    """Returns the parameter tree, of shapes; not to be changed."""
     return jax.eval_shape(functools.partial(_network(config).init, config), jax.random.key(0)).params
 
 
@@ -82,10 +82,10 @@ def _network(config: MedusaConfig | HydraConfig) -> Any:
 
 def _check_fit(folder: pathlib.Path, config: MedusaConfig | HydraConfig, target: LlamaConfig) -> None:
     """Refuses heads that were made for another target."""
-    for name, what in (("hidden_size", "hidden states of {} numbers"), ("vocab_size", "a vocabulary of {} tokens")):
-        ours, theirs = getattr(config, name), getattr(target, name)
-        if ours != theirs:
+    for name, template in (("hidden_size", "hidden states of {} numbers"), ("vocab_size", "a vocabulary of {} tokens")):
+        head_size, target_size = getattr(config, name), getattr(target, name)
+        if target_size != head_size:
             raise ValueError(
-                f"the heads in {folder} were made for {what.format(ours)}; the target has {theirs}, so it is another "
-                "model than theirs"
+                f"the heads in {folder} were made for {template.format(head_size)}; the target has {target_size}, so "
+                "it is another model than theirs"
             )

@@ -35,7 +35,7 @@ def eagle_head(
     verifier: Verifier,
     dtype: str | None,
 ) -> Renamed:
-    """An EAGLE head in another format.
+    """Converts an EAGLE head to another format.
 
     Args:
         facts: the target's `config.json`; empty if no target is at hand.
@@ -71,8 +71,8 @@ def dflash_head(
     verifier: Verifier,
     dtype: str | None,
 ) -> Renamed:
-    """A DFlash head in another format, as `eagle_head`. Its tensors are called the same in both formats, but for older
-    names; those of the target are left behind.
+    """Converts a DFlash head to another format, as `eagle_head` does. Its tensors are called the same in both formats,
+    but for older names; those of the target are left behind.
     """
     config, ids = dflash.read_head(weights, changes)
     stored = dflash_edges.stored(dflash.RULES, weights.info)
@@ -100,7 +100,7 @@ def _renamed(rules: Iterable[names.Rule], into: Iterable[names.Rule], shapes: na
 
 
 def _quantized(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> dict[str, Any]:
-    """What `config.json` says of quantized weights that stay so."""
+    """Returns the `config.json` entries on quantized weights that stay quantized."""
     if dtype is not None:
         return {}
     return quant_config.entry({one.new: weights.info[one.key].quant_type for one in renamed if is_matrix(one.path)})
@@ -113,7 +113,9 @@ def _tensors(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> Ite
 
 
 def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a dtype."""
+    """Yields the tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a
+    dtype.
+    """
     if dtype is not None:
         yield new, weights.take(key).astype(np.dtype(dtype))
         return

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from eagle_jax.converters.files import Weights
-from eagle_jax.converters.heads.eagle_formats import KEPT, OFFSETS
+from eagle_jax.converters.heads.eagle_formats import D2T, T2D
 from eagle_jax.converters.tensor_file import TensorInfo
 
 
 def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarray | None:
-    """Target ids `[drafted]` int64 of the draft tokens; None if all are drafted.
+    """Returns target ids `[drafted]` int64 of the draft tokens; None if all are drafted.
 
     Args:
         weights: a head's files.
@@ -28,30 +28,30 @@ def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarr
             contradicted by `t2d`.
     """
     info = weights.info
-    if OFFSETS not in info:
+    if D2T not in info:
         if drafted != vocab_size:
             raise ValueError(
-                f"{weights.folder} lacks tensor {OFFSETS}: which {drafted} of the {vocab_size} tokens the head drafts "
+                f"{weights.folder} lacks tensor {D2T}: which {drafted} of the {vocab_size} tokens the head drafts "
                 "is not known"
             )
         ids = np.arange(drafted)
     else:
-        _check(info, OFFSETS, (drafted,), ("int64", "int32"))
-        offsets = weights.take(OFFSETS).astype(np.int64)
+        _check(info, D2T, (drafted,), ("int64", "int32"))
+        offsets = weights.take(D2T).astype(np.int64)
         ids = np.arange(drafted) + offsets
         _check_ids(ids, offsets, vocab_size)
-    if KEPT in info:
-        _check(info, KEPT, (vocab_size,), ("bool",))
-        _check_kept(np.flatnonzero(weights.take(KEPT)), ids)
+    if T2D in info:
+        _check(info, T2D, (vocab_size,), ("bool",))
+        _check_agreement(np.flatnonzero(weights.take(T2D)), ids)
     return None if drafted == vocab_size else ids
 
 
 def mapping_tensors(ids: np.ndarray, vocab_size: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and values on disk of a draft vocabulary."""
-    yield OFFSETS, ids.astype(np.int64) - np.arange(len(ids))
-    is_kept = np.zeros(vocab_size, bool)
-    is_kept[ids] = True
-    yield KEPT, is_kept
+    """Yields names and values on disk of a draft vocabulary."""
+    yield D2T, ids.astype(np.int64) - np.arange(len(ids))
+    is_drafted = np.zeros(vocab_size, bool)
+    is_drafted[ids] = True
+    yield T2D, is_drafted
 
 
 def _check(info: Mapping[str, TensorInfo], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
@@ -67,21 +67,21 @@ def _check_ids(ids: np.ndarray, offsets: np.ndarray, vocab_size: int) -> None:
     if outside.size:
         i = outside[0]
         raise ValueError(
-            f"{OFFSETS}[{i}]={offsets[i]} makes draft token {i} stand for token {ids[i]}; expected 0 to "
+            f"{D2T}[{i}]={offsets[i]} makes draft token {i} stand for token {ids[i]}; expected 0 to "
             f"{vocab_size - 1}: the tensor holds offsets, target token minus draft token"
         )
     falls = np.flatnonzero(np.diff(ids) <= 0)
     if falls.size:
         i = falls[0]
         raise ValueError(
-            f"{OFFSETS} makes draft tokens {i} and {i + 1} stand for tokens {ids[i]} and {ids[i + 1]}; expected them "
+            f"{D2T} makes draft tokens {i} and {i + 1} stand for tokens {ids[i]} and {ids[i + 1]}; expected them "
             "in ascending order: the tensor holds offsets, target token minus draft token"
         )
 
 
-def _check_kept(is_kept: np.ndarray, ids: np.ndarray) -> None:
-    differing = np.setxor1d(is_kept, ids)
+def _check_agreement(mask_ids: np.ndarray, offset_ids: np.ndarray) -> None:
+    differing = np.setxor1d(mask_ids, offset_ids)
     if differing.size:
         i = differing[0]
-        one, other = (KEPT, OFFSETS) if i in is_kept else (OFFSETS, KEPT)
+        one, other = (T2D, D2T) if i in mask_ids else (D2T, T2D)
         raise ValueError(f"{one} says that token {i} is drafted and {other} that it is not; expected them to agree")

@@ -16,12 +16,12 @@ WINDOW = "sliding_window"
 
 
 def config_entries(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes that are entries of `config.json`."""
+    """Returns the changes that are entries of `config.json`."""
     return {name: value for name, value in changes.items() if name != WINDOW}
 
 
 def with_window(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
-    """The layers with the window that was asked for, if any; None takes away the one that they have.
+    """Returns the layers with the window that was asked for, if any; None takes away the one that they have.
 
     Raises:
         ValueError: not a positive whole number, or None.

@@ -2,7 +2,7 @@
 
 A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so of a target it is
 passed over, with a line in the log. A key that transformers knows and this package does not model must have its
-default. Nothing tells what an unknown key means in a draft head, whose code is its author's: it must be empty.
+default. The meaning of an unknown key in a draft head cannot be known, whose code is its author's: it must be empty.
 """
 
 import dataclasses
@@ -59,11 +59,11 @@ class Keys:
 
 
 def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) -> Keys:
-    """The keys of a target's config, which means what it means to transformers."""
+    """Returns the keys of a target's config, which means what it means to transformers."""
     keys, rest = _split(entries, tables)
     if not rest:
         return keys
-    defaults = known_to_transformers(model_type)
+    defaults = transformers_defaults(model_type)
     usual = [name for name in rest if name in defaults and rest[name] == defaults[name]]
     changed = [name for name in rest if name in defaults and name not in usual]
     return dataclasses.replace(
@@ -75,7 +75,7 @@ def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) ->
 
 
 def split_head(entries: Mapping[str, Any], tables: Tables) -> Keys:
-    """The keys of a draft head's config. Unknown ones that are false, null or empty are passed over."""
+    """Returns the keys of a draft head's config. Unknown ones that are false, null or empty are passed over."""
     keys, rest = _split(entries, tables)
     empty = tuple(name for name, value in rest.items() if value is False or value in _EMPTY)
     full = [f"{name}={_short.repr(value)}" for name, value in rest.items() if name not in empty]
@@ -95,8 +95,10 @@ def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
 
 
 @functools.cache
-def known_to_transformers(model_type: str) -> Mapping[str, Any]:
-    """The attributes of transformers' config class, other spellings included, and their defaults; none without one."""
+def transformers_defaults(model_type: str) -> Mapping[str, Any]:
+    """Returns the attributes of transformers' config class, other spellings included, and their defaults; none without
+    one.
+    """
     from transformers import CONFIG_MAPPING
 
     if model_type not in CONFIG_MAPPING:  # the family is younger than this transformers
@@ -106,7 +108,7 @@ def known_to_transformers(model_type: str) -> Mapping[str, Any]:
 
 
 def _split(entries: Mapping[str, Any], tables: Tables) -> tuple[Keys, dict[str, Any]]:
-    """The keys that the tables account for, and the other entries."""
+    """Returns the keys that the tables account for, and the other entries."""
     modelled: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     neutral, refused = [], []

@@ -57,7 +57,7 @@ def rope_from_hf(
     extras: frozenset[str] = frozenset(),
     head_dim: int | None = None,
 ) -> Rope:
-    """The rotary embedding that a `config.json` describes.
+    """Returns the rotary embedding that a `config.json` describes.
 
     Args:
         extras: those of `EXTRAS` that the family's code has.
@@ -77,7 +77,9 @@ def rope_from_hf(
 
 
 def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The rotary settings that their kind does not read, by their full names, such as `rope_scaling.attn_factor`."""
+    """Returns the rotary settings that their kind does not read, by their full names, such as
+    `rope_scaling.attn_factor`.
+    """
     groups = {key: entries.get(key) for key in ("rope_scaling", "rope_parameters")}
     more = {"alpha": {"alpha"}, "query_beta": {_QUERY_BETA, "original_max_position_embeddings"}}
     more |= {"sections": {"mrope_section", "mrope_interleaved"}}
@@ -94,7 +96,9 @@ def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozens
 
 
 def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries with the settings of layers that see everything, where `rope_parameters` has both kinds (Gemma 3)."""
+    """Returns the entries with the settings of layers that see everything, where `rope_parameters` has both kinds
+    (Gemma 3).
+    """
     settings = entries.get("rope_parameters")
     if not isinstance(settings, Mapping) or "full_attention" not in settings:
         return entries
@@ -102,7 +106,7 @@ def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of layers with a window, where they have their own: `rope_local_base_freq`, or in
+    """Returns the settings of layers with a window, where they have their own: `rope_local_base_freq`, or in
     `rope_parameters`."""
     settings = entries.get("rope_parameters")
     local = settings.get("sliding_attention") if isinstance(settings, Mapping) else None
@@ -110,22 +114,23 @@ def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries with either `rope_scaling` or `rope_parameters`, of which transformers 5 reads one.
+    """Returns the entries with either `rope_scaling` or `rope_parameters`, of which transformers 5 reads one.
 
     Args:
         absent: what the family takes where a key is left out; if that is scaling, a model without says so.
     """
     settings, old = entries.get("rope_parameters"), ("rope_theta", "rope_scaling", "partial_rotary_factor")
     if settings is None and "rope_parameters" in absent and entries["rope_scaling"] is None:
-        own = {key: entries[key] for key in ("rope_theta", "partial_rotary_factor") if key in entries}
-        settings = {"rope_type": "default", **own}
+        base = {key: entries[key] for key in ("rope_theta", "partial_rotary_factor") if key in entries}
+        settings = {"rope_type": "default", **base}
     if settings is None:
         return dict(entries)
     return {key: value for key, value in entries.items() if key not in old} | {"rope_parameters": settings}
 
 
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
-    """`rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers reads.
+    """Returns `rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers
+    reads.
 
     Raises:
         ValueError: dynamic scaling from another length than `max_position_embeddings`, which transformers has not.
@@ -172,7 +177,7 @@ def _read(
     stated = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
     rope |= {"interleaved": True} if "interleaved" in extras or stated else {}
     if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
-        # A context given beside the settings wins over one given within.
+        # A context given next to the settings wins over one given within.
         within = settings.get("original_max_position_embeddings")
         context = entries.get("original_max_position_embeddings") or within or max_position_embeddings
         rope["original_max_position_embeddings"] = int(_number("original_max_position_embeddings", context))
@@ -198,7 +203,7 @@ def _read(
 def _partial(
     settings: Mapping[str, Any], entries: Mapping[str, Any], is_read: bool, head_dim: int | None
 ) -> dict[str, float]:
-    """The part of each head that is rotated; MiniMax states the number of its dimensions."""
+    """Returns the part of each head that is rotated; MiniMax states the number of its dimensions."""
     partial = settings.get("partial_rotary_factor", entries.get("partial_rotary_factor"))
     if partial is None and is_read and entries.get("rotary_dim") is not None and head_dim:
         partial = _number("rotary_dim", entries["rotary_dim"]) / head_dim
@@ -210,7 +215,7 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
+    """Returns the divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)
@@ -224,7 +229,7 @@ def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, origina
 
 
 def longrope_scale(stretch: float, original: int) -> float:
-    """The factor of cos and sin that follows from the stretch of a context (Ding et al. 2024)."""
+    """Returns the factor of cos and sin that follows from the stretch of a context (Ding et al. 2024)."""
     return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
 
 
@@ -264,7 +269,9 @@ def _yarn(settings: Mapping[str, Any], implied_factor: float) -> dict[str, Any]:
 
 
 def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
-    """Given outright, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of them)."""
+    """Returns the stated factor, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of
+    them).
+    """
     attention_factor = settings.get("attention_factor")
     if attention_factor is not None:
         return _number("attention_factor", attention_factor)

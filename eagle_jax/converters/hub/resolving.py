@@ -13,7 +13,7 @@ PICKLES = ("pytorch_model*.bin", "*_lm_head.pt")
 
 
 def resolve(name: str | pathlib.Path) -> pathlib.Path:
-    """The local folder (or GGUF file) of a model: `name` itself, or the hub's repository `owner/name`.
+    """Returns the local folder (or GGUF file) of a model: `name` itself, or the hub's repository `owner/name`.
 
     Of a repository that has both, only safetensors are fetched.
 
@@ -28,7 +28,7 @@ def resolve(name: str | pathlib.Path) -> pathlib.Path:
 
 
 def cached(name: str) -> pathlib.Path | None:
-    """The folder of a repository `owner/name` in the hub's cache; None if it was not downloaded."""
+    """Returns the folder of a repository `owner/name` in the hub's cache; None if it was not downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -40,7 +40,7 @@ def cached(name: str) -> pathlib.Path | None:
 
 
 def read_config(name: str | pathlib.Path) -> dict[str, Any]:
-    """The `config.json` of a model, without its weights.
+    """Returns the `config.json` of a model, without its weights.
 
     Raises:
         FileNotFoundError: no such folder, no config in it, or no such repository from the hub.
@@ -55,7 +55,7 @@ def read_config(name: str | pathlib.Path) -> dict[str, Any]:
     try:
         return read_json(pathlib.Path(hf_hub_download(str(name), "config.json")))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise _not_given(str(name), error) from error
+        raise _download_error(str(name), error) from error
 
 
 def _could_be_repository(name: str) -> bool:
@@ -78,11 +78,11 @@ def _fetch(name: str) -> pathlib.Path:
         if not any((folder / file).exists() for file in WEIGHT_FILES if "safetensors" in file):
             folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *PICKLES]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise _not_given(name, error) from error
+        raise _download_error(name, error) from error
     return folder
 
 
-def _not_given(name: str, error: Exception) -> FileNotFoundError:
+def _download_error(name: str, error: Exception) -> FileNotFoundError:
     instead = "download it elsewhere and give its folder"
     if "/" not in name:  # a slip in a pair's name rather than one of the hub's few repositories without an owner
         instead = "give a folder, owner/name, or a name that `eagle-jax models` lists"
@@ -93,5 +93,5 @@ def _not_given(name: str, error: Exception) -> FileNotFoundError:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong: the kind of the error and the first sentence of what it says."""
+    """Returns the kind of an error and the first sentence of its message."""
     return f"{type(error).__name__}: {first_sentence(error)}"

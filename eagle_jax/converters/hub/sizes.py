@@ -7,7 +7,7 @@ from eagle_jax.configs.target import Experts, LlamaConfig, Rope
 
 # Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
-OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 beside int4
+OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 in models of int4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Count:
         return Count(self.matrices + other.matrices, self.rest + other.rest, self.output + other.output)
 
     def bytes(self, kind: str) -> float:
-        """Memory for the weights when matrices are held in `kind` (see `BYTES`) and the rest in bfloat16."""
+        """Returns the memory for the weights when matrices are held in `kind` (see `BYTES`) and the rest in
+        bfloat16.
+        """
         return self.matrices * BYTES[kind] + self.output * OF_OUTPUT[kind] + self.rest * BYTES["bf16"]
 
 
@@ -143,9 +145,9 @@ class HeadSizes:
                 block_size=self.block,
                 mask_token_id=t.vocab - 1,
             )
-        whole = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
+        one_layer = dataclasses.replace(t, layers=1, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=False)
         if self.drafted is None:
-            return EagleConfig(layers=whole.config, fc_bias=self.fc_bias)
+            return EagleConfig(layers=one_layer.config, fc_bias=self.fc_bias)
         taps = (2, t.layers // 2, t.layers - 3)
-        layers = dataclasses.replace(whole, qkv_bias=False).config
+        layers = dataclasses.replace(one_layer, qkv_bias=False).config
         return Eagle3Config(layers=layers, taps=taps, target_hidden_size=t.hidden, draft_vocab_size=self.drafted)

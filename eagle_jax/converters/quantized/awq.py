@@ -21,16 +21,16 @@ NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 MIDDLE = 8
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other layouts than gemm and other widths than 4 bits."""
-    layout = {key: stated[key].lower() for key in ("version", "format") if isinstance(stated.get(key), str)}
+    layout = {key: entries[key].lower() for key in ("version", "format") if isinstance(entries.get(key), str)}
     expect(layout, TITLE, {"version": ("gemm",), "format": ("gemm",)})
-    expect(stated, TITLE, {"bits": (4,), "w_bit": (4,), "backend": ("autoawq", "auto", None)})
+    expect(entries, TITLE, {"bits": (4,), "w_bit": (4,), "backend": ("autoawq", "auto", None)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight with a `qweight`."""
-    has_zeros = stated.get("zero_point", True) is not False
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight with a `qweight`."""
+    has_zeros = entries.get("zero_point", True) is not False
     for module in tensors.ending(".qweight"):
         yield f"{module}.weight", _weight(tensors, module, has_zeros)
 
@@ -50,15 +50,15 @@ def _weight(tensors: RawTensors, module: str, has_zeros: bool) -> StoredWeight:
         )
 
     def read(take: Take) -> QuantizedTensor:
-        codes, own_scales = _columns(take(words)), np.ascontiguousarray(take(scales).T)
+        codes, scales_by_output = _columns(take(words)), np.ascontiguousarray(take(scales).T)
         if has_zeros:
-            return with_zeros(codes, own_scales, _columns(take(zeros)))
+            return with_zeros(codes, scales_by_output, _columns(take(zeros)))
         if stores_zeros and not np.all(_columns(take(zeros)) == MIDDLE):
             raise ValueError(
                 f"tensor {zeros} in {packed.file} holds other zero points than {MIDDLE}, and the config states "
                 "zero_point=false; set it to true in config.json if they are meant"
             )
-        return QuantizedTensor(around_zero(codes, 4), floats(own_scales))
+        return QuantizedTensor(around_zero(codes, 4), floats(scales_by_output))
 
     quant_type = QuantType(4, group, has_minima=has_zeros)
     parts = (words, scales, *([zeros] if stores_zeros else []))
@@ -66,6 +66,6 @@ def _weight(tensors: RawTensors, module: str, has_zeros: bool) -> StoredWeight:
 
 
 def _columns(words: np.ndarray) -> np.ndarray:
-    """Numbers `[out, rows]` of words `[rows, out / 8]`."""
+    """Returns numbers `[out, rows]` of words `[rows, out / 8]`."""
     stored = fields(words, 4)
     return np.ascontiguousarray(stored.reshape(len(words), -1, 8)[..., NIBBLES].reshape(len(words), -1).T)

@@ -21,7 +21,7 @@ class StoredWeight:
         info: of the weight that they make.
         parts: names of the tensors.
         read: reads it, with a function that takes a tensor by its name.
-        optional: tensors beside it that change nothing, and that a model may not know.
+        optional: further tensors of the weight that change nothing, and that a model may not know.
     """
 
     info: TensorInfo
@@ -43,17 +43,17 @@ class RawTensors:
     peek: Take
 
     def ending(self, suffix: str) -> Iterator[str]:
-        """What comes before the suffix in the names that end with it."""
+        """Returns the names that end with the suffix, without it."""
         return (name.removesuffix(suffix) for name in self.info if name.endswith(suffix))
 
-    def part(self, name: str, beside: str, dtypes: tuple[str, ...], axes: tuple[int, ...] = (2,)) -> TensorInfo:
-        """The tensor `name`, which belongs to `beside`.
+    def part(self, name: str, owner: str, dtypes: tuple[str, ...], axes: tuple[int, ...] = (2,)) -> TensorInfo:
+        """Returns the tensor `name`, which belongs to `owner`.
 
         Raises:
             ValueError: it is missing, or has another dtype or number of axes.
         """
         if name not in self.info:
-            raise ValueError(f"{self.info[beside].file} has {beside} and no {name}; copy or download it again")
+            raise ValueError(f"{self.info[owner].file} has {owner} and no {name}; copy or download it again")
         info = self.info[name]
         if info.dtype not in dtypes or len(info.shape) not in axes:
             raise ValueError(
@@ -73,11 +73,11 @@ class Format(Protocol):
 
     TITLE: str
 
-    def check(self, stated: Mapping[str, Any]) -> None:
+    def check(self, entries: Mapping[str, Any]) -> None:
         """Refuses with ValueError what `config.json` states and is not read; names the entry."""
         ...
 
-    def find(self, tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    def find(self, tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
         """Finds every quantized weight, by the name that it has in a folder of floats.
 
         Raises:
@@ -87,14 +87,14 @@ class Format(Protocol):
 
 
 def described(file: TensorInfo, shape: tuple[int, ...], quant_type: QuantType) -> TensorInfo:
-    """What is known of a quantized weight with a tensor in the file of `file`."""
+    """Returns the description of a quantized weight with a tensor in the file of `file`."""
     named = {INT: f"int{quant_type.bits}", "e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn"}
     dtype = named.get(quant_type.levels, quant_type.levels)
     return TensorInfo(shape, dtype, file.file, quant_type.over(shape[-1]))
 
 
 def group_of(name: str, info: TensorInfo, inputs: int, groups: int) -> int:
-    """Inputs that share a scale.
+    """Returns the number of inputs that share a scale.
 
     Raises:
         ValueError: the number of groups does not divide the inputs.
@@ -108,15 +108,15 @@ def group_of(name: str, info: TensorInfo, inputs: int, groups: int) -> int:
 
 
 def table(value: Any) -> Mapping[str, Any]:
-    """An entry of a config that should be a table; an empty one in the place of anything else."""
+    """Returns an entry of a config that should be a table; an empty one instead of anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
-def expect(stated: Mapping[str, Any], title: str, allowed: Mapping[str, tuple[Any, ...]]) -> None:
+def expect(entries: Mapping[str, Any], title: str, allowed: Mapping[str, tuple[Any, ...]]) -> None:
     """Raises ValueError for the first entry with a value that is not read; absent entries pass."""
     for key, values in allowed.items():
-        if key in stated and stated[key] not in values:
+        if key in entries and entries[key] not in values:
             shown = ", ".join(repr(value) for value in values if value is not None) or "none"
             raise ValueError(
-                f"{key}={stated[key]!r} of {title} is not read; expected {shown}: look for another upload of the model"
+                f"{key}={entries[key]!r} of {title} is not read; expected {shown}: look for another upload of the model"
             )

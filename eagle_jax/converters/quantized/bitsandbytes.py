@@ -25,14 +25,14 @@ STATE = ".quant_state.bitsandbytes__"
 NF4 = "nf4"
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other tables than NF4."""
-    if stated.get("load_in_4bit"):
-        expect(stated, TITLE, {"bnb_4bit_quant_type": (NF4,), "bnb_4bit_quant_storage": ("uint8", None)})
+    if entries.get("load_in_4bit"):
+        expect(entries, TITLE, {"bnb_4bit_quant_type": (NF4,), "bnb_4bit_quant_storage": ("uint8", None)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of NF4, and every one of int8 with `SCB`."""
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight of NF4, and every one of int8 with `SCB`."""
     for name in tensors.ending(f"{STATE}{NF4}"):
         yield name, _nf4(tensors, name)
     for module in tensors.ending(".SCB"):
@@ -71,16 +71,16 @@ def _nf4(tensors: RawTensors, name: str) -> StoredWeight:
 
 
 def _state(tensors: RawTensors, name: str) -> Mapping[str, Any]:
-    """The entries of `quant_state`: shape and block size, and those of quantized scales."""
+    """Returns the entries of `quant_state`: shape and block size, and those of quantized scales."""
     try:
         state = json.loads(tensors.peek(name).tobytes())
         state = {"nested_blocksize": 256, "nested_offset": 0.0} | state
         numbers = [*state["shape"], state["blocksize"], state["nested_blocksize"]]
-        is_whole = len(state["shape"]) == 2 and all(isinstance(number, int) and number > 0 for number in numbers)
-        is_whole = is_whole and isinstance(state["nested_offset"], float | int)
+        is_valid = len(state["shape"]) == 2 and all(isinstance(number, int) and number > 0 for number in numbers)
+        is_valid = is_valid and isinstance(state["nested_offset"], float | int)
     except (ValueError, KeyError, TypeError, AttributeError):
-        is_whole = False
-    if not is_whole:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
             f"tensor {name} in {tensors.info[name].file} is not the JSON of a quant_state with shape and blocksize; "
             "download it again"
@@ -89,7 +89,7 @@ def _state(tensors: RawTensors, name: str) -> Mapping[str, Any]:
 
 
 def _check_nested(tensors: RawTensors, name: str, state: Mapping[str, Any]) -> tuple[str, str]:
-    """The tensors of scales that are quantized themselves."""
+    """Returns the tensors of scales that are quantized themselves."""
     blocks = -(-tensors.info[f"{name}.absmax"].shape[0] // state["nested_blocksize"])
     names = f"{name}.nested_quant_map", f"{name}.nested_absmax"
     for part, size in zip(names, (256, blocks), strict=True):

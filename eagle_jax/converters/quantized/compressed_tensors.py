@@ -1,4 +1,4 @@
-"""compressed-tensors, which llm-compressor writes and vLLM reads; the tensors of a weight tell which format it has.
+"""compressed-tensors, which llm-compressor writes and vLLM reads; the tensors of a weight show its format.
 
 format                 tensors beside X.weight_scale                       rule
 pack-quantized         X.weight_packed [out, words] int32, X.weight_shape  q stored as q + 2 ** (b - 1), low bits first
@@ -10,7 +10,7 @@ nvfp4-pack-quantized   X.weight_packed [out, in / 2] uint8,                W = v
 mxfp4-pack-quantized   X.weight_packed [out, in / 2] uint8                 W = v * 2 ** (s - 127)
 
 Scales are [out, groups], [out, 1], [1], or one for each block. Zero points z are in X.weight_zero_point: int8 as the
-scales, or packed along the outputs beside packed codes. With `actorder: group` X.weight_g_idx has the group of each
+scales, or packed along the outputs with packed codes. With `actorder: group` X.weight_g_idx has the group of each
 input. naive-quantized is one of these, mixed-precision several of them.
 """
 
@@ -43,29 +43,29 @@ FORMATS = (
 )
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses formats, widths and transforms that are not read."""
-    expect(stated, TITLE, {"format": FORMATS})
-    if table(stated.get("sparsity_config")).get("format", "dense") != "dense":
+    expect(entries, TITLE, {"format": FORMATS})
+    if table(entries.get("sparsity_config")).get("format", "dense") != "dense":
         raise ValueError(f"sparsity_config of {TITLE} is not read; expected a model that is not sparse")
-    if table(stated.get("transform_config")).get("config_groups"):
+    if table(entries.get("transform_config")).get("config_groups"):
         raise ValueError(f"transform_config of {TITLE} is not read; expected a model whose inputs are not rotated")
-    for group in table(stated.get("config_groups")).values():
+    for group in table(entries.get("config_groups")).values():
         expect(table(group), TITLE, {"format": FORMATS})
-    for weights in _settings(stated):
+    for weights in _settings(entries):
         expect(weights, TITLE, {"num_bits": (4, 8), "type": ("int", "float")})
 
 
-def _settings(stated: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What each group states of its weights."""
-    groups = table(stated.get("config_groups")).values()
+def _settings(entries: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the settings of each group's weights."""
+    groups = table(entries.get("config_groups")).values()
     return [table(table(group)["weights"]) for group in groups if table(group).get("weights")]
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight with a scale, whatever its format."""
-    block, every = _block(stated), _settings(stated)
-    # What every weight must have; where groups differ, their tensors tell.
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight with a scale, whatever its format."""
+    block, every = _block(entries), _settings(entries)
+    # What every weight must have; where groups differ, their tensors decide.
     has_zeros = bool(every) and not any(weights.get("symmetric", True) for weights in every)
     has_order = bool(every) and all(weights.get("actorder") in ("group", "dynamic") for weights in every)
     needed = (*([ZERO] if has_zeros else []), *([ORDER] if has_order else []))
@@ -86,9 +86,9 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
             yield name, _int8(tensors, name, block, has_zeros)
 
 
-def _block(stated: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The block size of the config's groups, which must be one."""
-    blocks = {fp8.block_of(weights.get("block_structure")) for weights in _settings(stated)} - {None}
+def _block(entries: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Returns the block size of the config's groups, which must be one."""
+    blocks = {fp8.block_of(weights.get("block_structure")) for weights in _settings(entries)} - {None}
     if len(blocks) > 1:
         raise ValueError(
             f"config_groups of {TITLE} state several block sizes, {sorted(map(str, blocks))}; expected one"

@@ -61,30 +61,30 @@ class Folded:
     notes: tuple[str, ...] = ()
 
 
-def checked_format(stated: Statement) -> Format:
-    """The format that a folder states.
+def checked_format(statement: Statement) -> Format:
+    """Returns the format that a folder states.
 
     Raises:
         ValueError: one that is not read, or a variant of one that is not read.
     """
-    if stated.method not in FORMATS:
-        bits = next((stated.entries[key] for key in ("bits", "w_bit", "nbits") if key in stated.entries), None)
-        method, read = TITLES.get(stated.method, stated.method), [format.TITLE for format in FORMATS.values()]
+    if statement.method not in FORMATS:
+        bits = next((statement.entries[key] for key in ("bits", "w_bit", "nbits") if key in statement.entries), None)
+        method, read = TITLES.get(statement.method, statement.method), [format.TITLE for format in FORMATS.values()]
         raise ValueError(
-            f"{stated.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by {method}, which "
-            f"is not read; expected floats, a GGUF file, or one of {', '.join(dict.fromkeys(read))}: look for another "
-            "upload"
+            f"{statement.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by {method}, "
+            f"which is not read; expected floats, a GGUF file, or one of {', '.join(dict.fromkeys(read))}: look for "
+            "another upload"
         )
-    format = FORMATS[stated.method]
+    format = FORMATS[statement.method]
     try:
-        format.check(stated.entries)
+        format.check(statement.entries)
     except ValueError as error:
-        raise ValueError(f"{stated.where}: {error}") from error
+        raise ValueError(f"{statement.where}: {error}") from error
     return format
 
 
 def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
-    """The tensors of a folder with each quantized weight as one, by the name that it has in a folder of floats.
+    """Returns the tensors of a folder with each quantized weight as one, by the name that it has in a folder of floats.
 
     The format is the one that the folder states, or else the one that the tensors show. What `config.json` states and
     is not read leaves all as it is: whoever reads the config refuses it.
@@ -92,28 +92,28 @@ def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
     Raises:
         ValueError: tensors that do not fit together, or that the folder states not to be quantized.
     """
-    stated = stated_by(folder)
-    format = _shown(folder, tensors) if stated is None else _readable(stated)
+    statement = stated_by(folder)
+    format = _shown(folder, tensors) if statement is None else _readable(statement)
     if format is None:
         return Folded(info=tensors.info, weights={})
-    weights = dict(format.find(tensors, {} if stated is None else stated.entries))
+    weights = dict(format.find(tensors, {} if statement is None else statement.entries))
     for name in weights:
-        _check_left_out(name, weights[name], stated, format.TITLE)
-    return _folded(tensors, weights, stated, format.TITLE)
+        _check_left_out(name, weights[name], statement, format.TITLE)
+    return _folded(tensors, weights, statement, format.TITLE)
 
 
-def _readable(stated: Statement) -> Format | None:
-    """The format that a folder states; None for one that `config.json` states and that is not read."""
+def _readable(statement: Statement) -> Format | None:
+    """Returns the format that a folder states; None for one that `config.json` states and that is not read."""
     try:
-        return checked_format(stated)
+        return checked_format(statement)
     except ValueError:
-        if stated.is_own_file:
+        if statement.is_separate_file:
             raise
         return None
 
 
 def _shown(folder: pathlib.Path, tensors: RawTensors) -> Format | None:
-    """The format that tensors show by themselves; None for a folder of floats."""
+    """Returns the format that tensors show by themselves; None for a folder of floats."""
     names = tensors.info
     if any(name.endswith("weight_packed") for name in names):
         return compressed_tensors
@@ -130,22 +130,24 @@ def _shown(folder: pathlib.Path, tensors: RawTensors) -> Format | None:
     return None
 
 
-def _check_left_out(name: str, weight: StoredWeight, stated: Statement | None, title: str) -> None:
+def _check_left_out(name: str, weight: StoredWeight, statement: Statement | None, title: str) -> None:
     module = name.removesuffix(".weight")
-    key = None if stated is None else stated.leaves_out(module)
-    if stated is not None and key is not None:
+    key = None if statement is None else statement.leaves_out(module)
+    if statement is not None and key is not None:
         raise ValueError(
-            f"{stated.where} has {module} in {key}, and {weight.info.file} has it quantized by {title}; correct the "
+            f"{statement.where} has {module} in {key}, and {weight.info.file} has it quantized by {title}; correct the "
             "list if the file is right"
         )
 
 
-def _folded(tensors: RawTensors, weights: Mapping[str, StoredWeight], stated: Statement | None, title: str) -> Folded:
+def _folded(
+    tensors: RawTensors, weights: Mapping[str, StoredWeight], statement: Statement | None, title: str
+) -> Folded:
     parts = {part for weight in weights.values() for part in weight.parts}
     aside = {name for name in tensors.info if _CACHE.fullmatch(name) or _ACTIVATIONS.fullmatch(name)} - parts
-    cache = stated is not None and stated.rounds_cache or any(_CACHE.fullmatch(name) for name in aside)
-    rows = stated is not None and stated.rounds_activations or any(not _CACHE.fullmatch(name) for name in aside)
-    info: dict[str, Any] = {name: kept for name, kept in tensors.info.items() if name not in parts | aside}
+    cache = statement is not None and statement.rounds_cache or any(_CACHE.fullmatch(name) for name in aside)
+    rows = statement is not None and statement.rounds_activations or any(not _CACHE.fullmatch(name) for name in aside)
+    info: dict[str, Any] = {name: entry for name, entry in tensors.info.items() if name not in parts | aside}
     info |= {name: weight.info for name, weight in weights.items()}
     optional = frozenset(name for weight in weights.values() for name in weight.optional)
     return Folded(info=info, weights=weights, optional=optional, notes=tuple(_notes(title, rows=rows, cache=cache)))

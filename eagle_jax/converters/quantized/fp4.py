@@ -20,26 +20,26 @@ LEVELS = "e2m1"
 
 
 def nvfp4(
-    tensors: RawTensors, octets: str, scale: str, whole: str, combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    tensors: RawTensors, octets: str, scale: str, outer: str, combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> StoredWeight:
-    """The weight in these tensors.
+    """Returns the weight in these tensors.
 
     Args:
         octets, scale, whole: names of the codes, the scales of groups, and the scale of the tensor.
         combine: makes one scale of the two, in float32: it is rounded once.
     """
-    one = tensors.part(whole, octets, ("float32",), (0, 1))
+    one = tensors.part(outer, octets, ("float32",), (0, 1))
     if math.prod(one.shape) != 1:
-        raise ValueError(f"tensor {whole} in {one.file} has shape {list(one.shape)}; expected one scale")
+        raise ValueError(f"tensor {outer} in {one.file} has shape {list(one.shape)}; expected one scale")
 
     def scales(take: Take) -> np.ndarray:
-        return combine(take(scale).astype(np.float32), take(whole).reshape(()))
+        return combine(take(scale).astype(np.float32), take(outer).reshape(()))
 
-    return _weight(tensors, octets, scale, ("float8_e4m3fn",), (whole,), scales)
+    return _weight(tensors, octets, scale, ("float8_e4m3fn",), (outer,), scales)
 
 
 def mxfp4(tensors: RawTensors, octets: str, scale: str) -> StoredWeight:
-    """The weight in these tensors."""
+    """Returns the weight in these tensors."""
     return _weight(tensors, octets, scale, ("uint8", "float8_e8m0fnu"), (), lambda take: floats(take(scale)))
 
 

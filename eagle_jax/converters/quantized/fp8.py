@@ -20,34 +20,34 @@ DTYPE = "float8_e4m3fn"
 NAMES = ("weight_scale_inv", "weight_scale")
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other floats than E4M3."""
-    expect(stated, TITLE, {"fmt": ("e4m3",), "expert_dtype": ("fp8",), "scale_fmt": ("float", "ue8m0", None)})
+    expect(entries, TITLE, {"fmt": ("e4m3",), "expert_dtype": ("fp8",), "scale_fmt": ("float", "ue8m0", None)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of E4M3 with a scale."""
-    block = block_of(stated.get("weight_block_size"))
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight of E4M3 with a scale."""
+    block = block_of(entries.get("weight_block_size"))
     for module in tensors.ending(".weight"):
         if tensors.info[f"{module}.weight"].dtype == DTYPE:
             yield f"{module}.weight", scaled(tensors, module, block)
 
 
-def block_of(stated: Any) -> tuple[int, int] | None:
-    """A block size `[outputs, inputs]` out of a config; None if it states none.
+def block_of(entries: Any) -> tuple[int, int] | None:
+    """Returns a block size `[outputs, inputs]` out of a config; None if it states none.
 
     Raises:
         ValueError: it is no pair of sizes.
     """
-    if stated is None:
+    if entries is None:
         return None
-    if not isinstance(stated, list | tuple) or [type(size) for size in stated] != [int, int] or min(stated) < 1:
-        raise ValueError(f"blocks of {TITLE} weights are {stated!r}; expected two sizes, as [128, 128], or null")
-    return stated[0], stated[1]
+    if not isinstance(entries, list | tuple) or [type(size) for size in entries] != [int, int] or min(entries) < 1:
+        raise ValueError(f"blocks of {TITLE} weights are {entries!r}; expected two sizes, as [128, 128], or null")
+    return entries[0], entries[1]
 
 
 def scaled(tensors: RawTensors, module: str, block: tuple[int, int] | None) -> StoredWeight:
-    """The weight of E4M3 of a module."""
+    """Returns the weight of E4M3 of a module."""
     weight = f"{module}.weight"
     info = tensors.info[weight]
     scale = next((name for part in NAMES if (name := f"{module}.{part}") in tensors.info), f"{module}.{NAMES[1]}")

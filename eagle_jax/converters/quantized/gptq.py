@@ -28,27 +28,29 @@ WIDTHS = (4, 8)
 LAYOUTS = ("gptq", "gptq_v2", "", None)
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other layouts than GPTQ's own and other widths than 4 and 8 bits."""
-    expect(stated, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
+    expect(entries, TITLE, {"bits": WIDTHS, "checkpoint_format": LAYOUTS, "format": LAYOUTS, "pack_dtype": ("int32",)})
     # A low-rank correction, and inputs that are rotated.
-    expect(stated, TITLE, {"adapter": (None,), "rotation": (None, ""), "is_marlin_format": (False, None)})
-    for pattern, changes in table(stated.get("dynamic")).items():
+    expect(entries, TITLE, {"adapter": (None,), "rotation": (None, ""), "is_marlin_format": (False, None)})
+    for pattern, changes in table(entries.get("dynamic")).items():
         expect(table(changes), f"{TITLE} for {pattern}", {"bits": WIDTHS, "adapter": (None,)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight with a `qweight`."""
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight with a `qweight`."""
     for module in tensors.ending(".qweight"):
-        yield f"{module}.weight", _weight(tensors, module, settings_of(module, stated))
+        yield f"{module}.weight", _weight(tensors, module, settings_of(module, entries))
 
 
-def settings_of(module: str, stated: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries for a module: those of the first pattern of `dynamic` that it begins with replace the others."""
-    for pattern, changes in table(stated.get("dynamic")).items():
+def settings_of(module: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the entries for a module: those of the first pattern of `dynamic` that it begins with replace the
+    others.
+    """
+    for pattern, changes in table(entries.get("dynamic")).items():
         if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
-            return {**stated, **table(changes)}
-    return stated
+            return {**entries, **table(changes)}
+    return entries
 
 
 def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> StoredWeight:
@@ -85,20 +87,20 @@ def _read(
     words, zeros, scales, _ = (f"{module}.{part}" for part in PARTS)
     codes = fields(np.ascontiguousarray(take(words).T), bits)
     codes = codes if order is None else codes[:, order]
-    own_scales = np.ascontiguousarray(take(scales).T)
+    scales_by_output = np.ascontiguousarray(take(scales).T)
     points = _zero_points(take(zeros), bits, settings, f"{zeros} in {file}")[:, : len(codes)].T
     if settings.get("sym") is not True:
-        return with_zeros(codes, own_scales, points, order)
+        return with_zeros(codes, scales_by_output, points, order)
     if not np.all(points == middle):
         raise ValueError(
             f"tensor {zeros} in {file} holds other zero points than {middle}, and the config states sym=true; set it "
             "to false in config.json if they are meant"
         )
-    return QuantizedTensor(around_zero(codes, bits), floats(own_scales), order=order)
+    return QuantizedTensor(around_zero(codes, bits), floats(scales_by_output), order=order)
 
 
 def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np.ndarray | None:
-    """Inputs sorted by their groups, None if they are already.
+    """Returns inputs sorted by their groups, None if they are already.
 
     Raises:
         ValueError: groups of different sizes, or not one for each input.
@@ -112,7 +114,7 @@ def sorted_inputs(groups: np.ndarray, inputs: int, group: int, where: str) -> np
 
 
 def _zero_points(words: np.ndarray, bits: int, settings: Mapping[str, Any], where: str) -> np.ndarray:
-    """Zero points `[groups, out]`.
+    """Returns zero points `[groups, out]`.
 
     Version 1 stores them less 1. GPTQModel takes 1 from all numbers of a word in one subtraction, so that a 0 borrows
     from the next number, and adds it in the same way, which is exact. AutoGPTQ's words are spoilt by a 0, and its

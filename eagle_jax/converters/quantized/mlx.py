@@ -17,21 +17,24 @@ from eagle_jax.ops.quantized import QuantType
 TITLE = "MLX"
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other modes than affine and other widths than 4 and 8 bits."""
-    modules = {name: entries for name, entries in stated.items() if isinstance(entries, Mapping)}
-    for name, entries in {"": stated, **modules}.items():
+    modules = {name: settings for name, settings in entries.items() if isinstance(settings, Mapping)}
+    for name, settings in {"": entries, **modules}.items():
         title = f"{TITLE} for {name}" if name else TITLE
-        expect(entries, title, {"bits": (4, 8), "mode": ("affine",)})
+        expect(settings, title, {"bits": (4, 8), "mode": ("affine",)})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of words with `scales`."""
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight of words with `scales`."""
     for module in tensors.ending(".scales"):
-        own = stated.get(module)
-        if own is False:
+        settings = entries.get(module)
+        if settings is False:
             raise ValueError(f"tensor {module}.scales is there, and the config states that {module} is not quantized")
-        yield f"{module}.weight", _weight(tensors, module, {**stated, **own} if isinstance(own, Mapping) else stated)
+        yield (
+            f"{module}.weight",
+            _weight(tensors, module, {**entries, **settings} if isinstance(settings, Mapping) else entries),
+        )
 
 
 def _weight(tensors: RawTensors, module: str, settings: Mapping[str, Any]) -> StoredWeight:

@@ -19,15 +19,15 @@ ALGORITHMS = ("FP8", "NVFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "W4A16_N
 BLOCK = (128, 128)  # of FP8_PB_WO
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """Refuses other algorithms than those of FP8 and NVFP4."""
-    expect(stated, TITLE, {"quant_algo": ALGORITHMS})
-    for module, layer in table(stated.get("quantized_layers")).items():
+    expect(entries, TITLE, {"quant_algo": ALGORITHMS})
+    for module, layer in table(entries.get("quantized_layers")).items():
         expect(table(layer), f"{TITLE} for {module}", {"quant_algo": ALGORITHMS})
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every weight of E4M3, and every one of bytes with two scales."""
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every weight of E4M3, and every one of bytes with two scales."""
     for module in tensors.ending(".weight"):
         weight = f"{module}.weight"
         if tensors.info[weight].dtype == fp8.DTYPE:

@@ -22,12 +22,12 @@ TITLE = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 
 
-def check(stated: Mapping[str, Any]) -> None:
+def check(entries: Mapping[str, Any]) -> None:
     """No setting changes what the tensors mean."""
 
 
-def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Every stack with `_blocks`."""
+def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
+    """Yields every stack with `_blocks`."""
     for name in tensors.ending(BLOCKS):
         blocks, scales = name + BLOCKS, name + SCALES
         info = tensors.part(blocks, blocks, ("uint8",), (3, 4))
@@ -47,6 +47,6 @@ def find(tensors: RawTensors, stated: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def unpack(blocks: np.ndarray, scales: np.ndarray) -> QuantizedTensor:
-    """The codes `[.., out, in]` and scales `[.., out, in / 32]` of a stack."""
+    """Returns the codes `[.., out, in]` and scales `[.., out, in / 32]` of a stack."""
     codes = nibbles(blocks)
     return QuantizedTensor(codes.reshape(*codes.shape[:-2], -1), powers_of_two(scales))

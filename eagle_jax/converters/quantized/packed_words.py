@@ -20,7 +20,7 @@ ORDER = "_g_idx"
 
 
 def weight(tensors: RawTensors, name: str, needed: tuple[str, ...]) -> StoredWeight:
-    """The weight `name`.
+    """Returns the weight `name`.
 
     Args:
         needed: which of `ZERO` and `ORDER` it must have by the config.
@@ -52,7 +52,7 @@ def weight(tensors: RawTensors, name: str, needed: tuple[str, ...]) -> StoredWei
 
 
 def _size(tensors: RawTensors, name: str, info: TensorInfo, grid: TensorInfo) -> tuple[int, int, int]:
-    """Outputs, inputs and bits."""
+    """Returns outputs, inputs and bits."""
     tensors.part(name + SHAPE, name + PACKED, ("int64", "int32"), (1,))
     size = tuple(int(number) for number in tensors.peek(name + SHAPE))
     bits = bits_of(info.shape[1], size[1]) if len(size) == 2 else None

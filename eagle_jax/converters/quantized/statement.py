@@ -25,13 +25,13 @@ class Statement:
         where: the entry of `config.json`, or the file.
         method: the method as the file names it.
         entries: everything else.
-        is_own_file: whether it is in a file of its own.
+        is_separate_file: whether it is in a file of its own.
     """
 
     where: str
     method: str
     entries: Mapping[str, Any]
-    is_own_file: bool = False
+    is_separate_file: bool = False
 
     @property
     def rounds_activations(self) -> bool:
@@ -50,7 +50,7 @@ class Statement:
         return any(self.entries.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
 
     def leaves_out(self, module: str) -> str | None:
-        """The key of a list that names a module as not quantized; None if none does.
+        """Returns the key of a list that names a module as not quantized; None if none does.
 
         Patterns are read narrowly: a whole module, the end of its name or one above it, `re:` and `*` as in
         compressed-tensors and ModelOpt. Libraries take `mlp.gate` for `mlp.gate_proj` too, where it is not meant.
@@ -68,10 +68,10 @@ class Statement:
 
 
 def begins(pattern: str, module: str) -> bool:
-    """Whether a module's name begins with what a regular expression describes.
+    """Returns whether a module's name begins with what a regular expression describes.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not valid.
     """
     try:
         return re.match(pattern, module) is not None
@@ -91,30 +91,32 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def stated_in(entries: Mapping[str, Any]) -> Statement | None:
-    """What a `config.json` states; None if it states nothing."""
+    """Returns the quantization that a `config.json` states; None if it states none."""
     mlx = entries.get(MLX_KEY)
     if isinstance(mlx, Mapping):  # MLX states it as `quantization_config` too
         return Statement(where=MLX_KEY, method="mlx", entries=mlx)
     for key in KEYS:
-        stated = entries.get(key)
-        if isinstance(stated, Mapping) and stated:
-            implied = "compressed-tensors" if "config_groups" in stated else "a method that it does not name"
-            return Statement(where=key, method=str(stated.get("quant_method", implied)), entries=stated)
+        inner = entries.get(key)
+        if isinstance(inner, Mapping) and inner:
+            implied = "compressed-tensors" if "config_groups" in inner else "a method that it does not name"
+            return Statement(where=key, method=str(inner.get("quant_method", implied)), entries=inner)
     return None
 
 
 def stated_by(folder: pathlib.Path) -> Statement | None:
-    """What a folder states, in `config.json` or in one of `SIDE_FILES`; files that are no JSON state nothing here."""
+    """Returns the quantization that a folder states, in `config.json` or in one of `SIDE_FILES`; files that are no JSON
+    state nothing here.
+    """
     if not folder.is_dir():
         return None
-    stated = stated_in(_entries(folder / "config.json"))
-    if stated is not None:
-        return stated
+    statement = stated_in(_entries(folder / "config.json"))
+    if statement is not None:
+        return statement
     for file, method in SIDE_FILES.items():
         entries = _entries(folder / file)
         inner = entries.get("quantization") if method == "modelopt" else entries
         if isinstance(inner, Mapping) and inner:
-            return Statement(where=file, method=method, entries=inner, is_own_file=True)
+            return Statement(where=file, method=method, entries=inner, is_separate_file=True)
     return None
 
 

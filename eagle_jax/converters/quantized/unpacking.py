@@ -9,18 +9,18 @@ SCALES = ("float16", "bfloat16", "float32")
 
 
 def nibbles(octets: np.ndarray) -> np.ndarray:
-    """Halves `[.., 2 n]` of bytes `[.., n]`, the lower first."""
+    """Returns halves `[.., 2 n]` of bytes `[.., n]`, the lower first."""
     return np.stack([octets & 15, octets >> 4], axis=-1).reshape(*octets.shape[:-1], -1)
 
 
 def fields(words: np.ndarray, bits: int) -> np.ndarray:
-    """Unsigned numbers of 4 or 8 bits `[.., n]` of words of 32 bits, the first of a word in its lowest bits."""
+    """Returns unsigned numbers of 4 or 8 bits `[.., n]` of words of 32 bits, the first of a word in its lowest bits."""
     octets = np.ascontiguousarray(words).view(np.uint8)
     return nibbles(octets) if bits == 4 else octets
 
 
 def around_zero(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Unsigned codes whose middle stands for 0, as signed ones."""
+    """Returns unsigned codes whose middle stands for 0, as signed ones."""
     return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
 
 
@@ -40,7 +40,7 @@ def floats(scales: np.ndarray) -> np.ndarray:
 def with_zeros(
     codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, order: np.ndarray | None = None
 ) -> QuantizedTensor:
-    """The weight (codes - zeros) * scales, of unsigned codes.
+    """Returns the weight (codes - zeros) * scales, of unsigned codes.
 
     Minima are -zeros * scales in float32. A zero point has 8 bits or fewer, so with scales of 16 bits, which have 11 or
     8 significant ones, they are exact, and so are codes * scales and the sum. With scales of float32 each of the three
@@ -51,7 +51,7 @@ def with_zeros(
 
 
 def dense(tensor: QuantizedTensor, levels: str) -> np.ndarray:
-    """The weight in float32, its inputs in the order of the model.
+    """Returns the weight in float32, its inputs in the order of the model.
 
     Args:
         levels: what codes are, as in `QuantType`.

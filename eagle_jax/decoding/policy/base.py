@@ -73,12 +73,14 @@ class TreePolicy(TreeShape, abc.ABC):
 
 
 def worth(edges: Float[Array, "b *nodes"], depth: int, calibration: Calibration | None) -> Float[Array, "b *nodes"]:
-    """What is added to the scores of nodes at `depth` for the tokens below them."""
+    """Returns the increments to the scores of nodes at `depth` for the tokens below them."""
     return edges if calibration is None else calibration(edges, depth)
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """The `count` best scores of each row, best first, and their tokens; of equal scores the lower token is first."""
+    """Returns the `count` best scores of each row, best first, and their tokens; of equal scores the lower token is
+    first.
+    """
     if count > scores.shape[-1]:
         raise ValueError(
             f"the tree asks for the {count} best tokens below a node, but the vocabulary has {scores.shape[-1]}; "
@@ -107,7 +109,7 @@ def keep_best(
     *,
     best_first: bool = False,
 ) -> Tree:
-    """The tree of the `shape.nodes - 1` best of all candidates; of equal scores the earlier is better.
+    """Returns the tree of the `shape.nodes - 1` best of all candidates; of equal scores the earlier is better.
 
     Args:
         scores: of each candidate, never above its parent's; -inf is no candidate.
@@ -122,10 +124,10 @@ def keep_best(
 
     if shape.nodes - 1 < scores.shape[1] or best_first:
         order = by_row(best_of)(scores)
-        kept_parents = jnp.take_along_axis(parents, order, axis=1)
-        # a parent's place among those that were kept; the root is none of them
+        best_parents = jnp.take_along_axis(parents, order, axis=1)
+        # a parent's place among those that were kept, without the root
         place = jnp.arange(1, shape.nodes, dtype=jnp.int32)
-        is_parent = order[:, None, :] == kept_parents[:, :, None]
+        is_parent = order[:, None, :] == best_parents[:, :, None]
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
         tokens, scores = (jnp.take_along_axis(values, order, axis=1) for values in (tokens, scores))
         edges = None if edges is None else jnp.take_along_axis(edges, order, axis=1)

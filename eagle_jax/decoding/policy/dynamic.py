@@ -48,7 +48,7 @@ class DynamicTree(TreePolicy):
         top_k: children of a node.
         beam: nodes of a frontier, as far as there are so many candidates; None is `top_k`, as published (EAGLE-2).
         least: probability of a path, by its score, below which it is left out; 0 leaves out none.
-        best_first: number the nodes by their scores instead, so that a tree tells which smaller ones it contains.
+        best_first: number the nodes by their scores instead, so that prefixes of a tree are the smaller trees.
     """
 
     depth_steps: int
@@ -82,7 +82,7 @@ class DynamicTree(TreePolicy):
 
     @staticmethod
     def chain(nodes: int, least: float = 0.0) -> "DynamicTree":
-        """The best token, the best below it, and so on: `nodes` at most, root included."""
+        """Returns the best token, the best below it, and so on: `nodes` at most, root included."""
         return DynamicTree(nodes, nodes - 2, 1, least=least)
 
     @property
@@ -150,15 +150,15 @@ class DynamicTree(TreePolicy):
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
 
     def _likely_enough(self, scores: Float[Array, "b *nodes"]) -> Float[Array, "b *nodes"]:
-        """Scores of paths, -inf of those that are left out."""
+        """Returns the scores of paths, -inf of those that are left out."""
         return jnp.where(scores >= math.log(self.least), scores, -jnp.inf) if self.least else scores
 
     def _followed(self, level: int) -> float:
-        """The score that a path of so many guesses is followed from."""
+        """Returns the score that a path of so many guesses is followed from."""
         return math.log(self.least) * level / (level + 1)
 
     def _if_any_is_followed(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
-        """What `extend` finds below a frontier; zeros, without running it, where no path has a score."""
+        """Runs `extend` below a frontier; returns zeros without running it where no path has a score."""
         if not self.least:
             return extend()
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))
@@ -166,12 +166,12 @@ class DynamicTree(TreePolicy):
 
 
 def num_candidates(depth_steps: int, top_k: int, beam: int | None = None) -> int:
-    """Nodes, the root not included, of the largest tree of that depth and width."""
+    """Returns the number of nodes, the root not included, of the largest tree of that depth and width."""
     return top_k * (1 + sum(_frontiers(depth_steps, top_k, beam)))
 
 
 def _frontiers(depth_steps: int, top_k: int, beam: int | None) -> tuple[int, ...]:
-    """Rows of the frontiers: as many as a beam lets through of the level's candidates."""
+    """Returns the rows of the frontiers: as many as a beam lets through of the level's candidates."""
     sizes, candidates = [], top_k
     for _ in range(depth_steps):
         sizes.append(min(top_k if beam is None else beam, candidates))

@@ -65,7 +65,7 @@ class StaticTree(TreePolicy):
         carry: Carry,
         calibration: Calibration | None = None,
     ) -> tuple[Tree, Carry]:
-        """The tree whose tokens `children` names, level by level.
+        """Returns the tree whose tokens `children` names, level by level.
 
         Args:
             children: `children(tokens, depth, parent_row, count, carry) -> (scores, tokens, carry)` gives `count`
@@ -121,7 +121,7 @@ class _Level(NamedTuple):
 
 
 def _levels(parents: tuple[int, ...]) -> list[_Level]:
-    """The levels below the root, depth 1 first."""
+    """Returns the levels below the root, depth 1 first."""
     levels: list[_Level] = []
     above, internal = [0], [0]
     while nodes := [node for node, parent in enumerate(parents) if parent in internal]:
@@ -155,8 +155,8 @@ def check(parents: tuple[object, ...]) -> None:
 
 
 def likeliest_tree(nodes: int, ranks: tuple[float, ...]) -> StaticTree:
-    """The tree of the likeliest `nodes` nodes, if a node's i-th child is right with probability `ranks[i]` whenever the
-    node is: what Sequoia (Chen et al. 2024, arXiv:2402.12374) finds for a budget of nodes alone.
+    """Returns the tree of the likeliest `nodes` nodes, if a node's i-th child is right with probability `ranks[i]`
+    whenever the node is: what Sequoia (Chen et al. 2024, arXiv:2402.12374) finds for a budget of nodes alone.
     """
     paths: list[tuple[int, ...]] = [()]
     while len(paths) < nodes:
@@ -169,7 +169,7 @@ def likeliest_tree(nodes: int, ranks: tuple[float, ...]) -> StaticTree:
 
 
 def _from_paths(*paths: str) -> StaticTree:
-    """A tree from the paths to its nodes below the root, in order: the rank of each choice on the way."""
+    """Returns a tree from the paths to its nodes below the root, in order: the rank of each choice on the way."""
     order = ["", *paths]
     return StaticTree((-1, *(order.index(path[:-1]) for path in paths)))
 

@@ -17,7 +17,7 @@ def check_load(load: Any) -> None:
 
 
 def engine_options(engine: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options of engines, or none. Raises TypeError for a name that is none of them."""
+    """Returns the options of engines, or none. Raises TypeError for a name that is none of them."""
     for name in engine or {}:
         if name not in OPTIONS:
             raise TypeError(f"engine has {name!r}, which is no option of an engine; expected {', '.join(OPTIONS)}")

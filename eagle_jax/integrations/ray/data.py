@@ -120,7 +120,9 @@ class _Answering:
 
 
 def line_of(row: Mapping[str, Any], column: str | None) -> Line:
-    """The line of a batch job that a row is, numbered so that its seed does not depend on where or when it is read."""
+    """Returns the line of a batch job that a row is, numbered so that its seed does not depend on where or when it is
+    read.
+    """
     if column is None:
         content = json.dumps(_stated(row), default=_json).encode()
     else:
@@ -129,7 +131,7 @@ def line_of(row: Mapping[str, Any], column: str | None) -> Line:
 
 
 def answer_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of the answers' column for a record of a batch job's output."""
+    """Returns the entry of the answers' column for a record of a batch job's output."""
     if "response" not in record:
         return {name: value for name, value in record.items() if name != "id"}
     error = record["error"]
@@ -137,7 +139,7 @@ def answer_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(content: bytes) -> int:
-    """A whole number as `id`, or else one that is made of it, or of the whole row if it has none."""
+    """Returns a whole number as `id`, or else one that is made of it, or of the whole row if it has none."""
     try:
         row = json.loads(content)
         id_ = row.get("custom_id" if "body" in row else "id")
@@ -150,12 +152,12 @@ def _number(content: bytes) -> int:
 
 
 def _stated(value: Any) -> Any:
-    """The value without entries that are null: in a table a field that one row has is in all rows."""
+    """Returns the value without entries that are null: in a table a field that one row has is in all rows."""
     if isinstance(value, Mapping):
         return {name: _stated(one) for name, one in value.items() if one is not None}
     return [_stated(one) for one in value] if isinstance(value, list) else value
 
 
 def _json(value: Any) -> Any:
-    """Arrays as lists; what JSON has no form for as an object of its type, which no field of a row accepts."""
+    """Returns arrays as lists; what JSON has no form for as an object of its type, which no field of a row accepts."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else {type(value).__name__: repr(value)}

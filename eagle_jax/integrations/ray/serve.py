@@ -23,11 +23,12 @@ def deployment(
     server: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> serve.Application:
-    """An application for `ray.serve.run`: each replica holds an engine, and answers all that `eagle-jax serve` answers.
+    """Returns an application for `ray.serve.run`: each replica holds an engine, and answers all that `eagle-jax serve`
+    answers.
 
     A replica is healthy while its engine takes requests; one that is not is replaced. When Ray stops one it gets no
     more requests and ends those that it has, for `limits.drain_seconds` at most. Prefixes of prompts are kept in each
-    replica for itself, and `/metrics` tells of the one that answers.
+    replica for itself, and `/metrics` reports on the one that answers.
 
     Args:
         load: makes the model, in the replica: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.
@@ -36,7 +37,7 @@ def deployment(
         limits: what one request may take.
         server: arguments of `create_app`, such as `api_key`.
         options: of the deployment, as `ray.serve.deployment` takes them: `num_replicas`, `ray_actor_options`,
-            `autoscaling_config`, or in the place of the values here `max_ongoing_requests` and
+            `autoscaling_config`, or, instead of the values here, `max_ongoing_requests` and
             `graceful_shutdown_timeout_s`.
 
     Raises:
@@ -44,12 +45,12 @@ def deployment(
     """
     check_load(load)
     engine = {"rows": SLOTS} | engine_options(engine)
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "eagle_jax",
         "max_ongoing_requests": REQUESTS * engine["rows"],
         "graceful_shutdown_timeout_s": limits.drain_seconds,
     }
-    replica = serve.deployment(serve.ingress()(_Replica)).options(**given | options)
+    replica = serve.deployment(serve.ingress()(_Replica)).options(**defaults | options)
     return replica.bind(load, name, engine, {**(server or {}), "limits": limits})
 
 

@@ -15,18 +15,18 @@ USED = 8  # one of so many slots is used
 
 
 def arrays_for(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arrays of these shapes; weights as they are before they are packed."""
+    """Returns the arrays of these shapes; weights as they are before they are packed."""
     rng = np.random.default_rng(0)
     slots = max((leaf.shape[2] for leaf in jax.tree.leaves(args) if len(leaf.shape) == 4), default=1)
 
-    def made(path: Any, leaf: Any) -> Any:
+    def to_array(path: Any, leaf: Any) -> Any:
         if isinstance(leaf, PackedWeight | Transposed):
             leaf = jax.eval_shape(lambda: leaf.unpack())
         if isinstance(leaf, QuantArray):
             return _quantized(leaf, rng)
         return _array(jax.tree_util.keystr(path), leaf, slots, rng)
 
-    return jax.tree_util.tree_map_with_path(made, args, is_leaf=is_leaf)
+    return jax.tree_util.tree_map_with_path(to_array, args, is_leaf=is_leaf)
 
 
 def _array(path: str, leaf: Any, slots: int, rng: np.random.Generator) -> jax.Array:
@@ -44,7 +44,7 @@ def _array(path: str, leaf: Any, slots: int, rng: np.random.Generator) -> jax.Ar
 
 
 def _quantized(leaf: QuantArray, rng: np.random.Generator) -> QuantArray:
-    """Codes over their whole range, scales that make of them numbers of a usual size."""
+    """Computes codes over their whole range, scales that make of them numbers of a usual size."""
     bits = leaf.bits
 
     def codes(part: Any) -> jax.Array:

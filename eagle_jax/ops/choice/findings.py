@@ -46,19 +46,21 @@ class Finding:
 
 @functools.cache
 def device() -> str:
-    """What findings are for: the device's kind and the versions of what compiles for it; of CPUs the instructions."""
+    """Returns the key of findings: the device's kind and the versions of what compiles for it; of CPUs the
+    instructions.
+    """
     first = jax.devices()[0]
     kind = f"cpu {processor()}" if first.platform == "cpu" else f"{first.platform} {first.device_kind}"
     return f"{kind}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"
 
 
 def path() -> Path:
-    """The file of findings."""
+    """Returns the file of findings."""
     return cache_folder() / "operations.json"
 
 
 def read() -> list[Finding]:
-    """All findings; a file that is not there, damaged or of another version holds none."""
+    """Returns all findings; a file that is not there, damaged or of another version holds none."""
     try:
         content = json.loads(path().read_text())
         if not isinstance(content, dict) or content.get("version") != VERSION:
@@ -69,7 +71,7 @@ def read() -> list[Finding]:
 
 
 def _finding(entry: Any) -> Finding | None:
-    """An entry of the file; None if it is none that this version writes."""
+    """Returns an entry of the file; None if this version does not write such entries."""
     try:
         one = Finding(**{**entry, "seconds": entry["seconds"] and tuple(map(float, entry["seconds"]))})
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -88,7 +90,7 @@ def keep(findings: Iterable[Finding]) -> None:
 
 
 def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:
-    """For each operation and shape the right candidate that took least, all numbers of rows together."""
+    """Returns for each operation and shape the correct candidate that took least, over all numbers of rows."""
     best: dict[tuple[str, str], Finding] = {}
     for one in findings:
         if one.reason or one.seconds is None:
@@ -103,7 +105,7 @@ _table: dict[tuple[str, str], str] | None = None
 
 
 def table() -> Mapping[tuple[str, str], str]:
-    """The choices of this process: what was on disk as it was first asked for, and what `refresh` added."""
+    """Returns the choices of this process: what was on disk as it was first asked for, and what `refresh` added."""
     if _table is None:
         refresh()
     assert _table is not None
@@ -113,5 +115,5 @@ def table() -> Mapping[tuple[str, str], str]:
 def refresh(*, anew: bool = False) -> None:
     """Takes in what is on disk now. A choice that programs may have been traced by stays, unless `anew`."""
     global _table
-    found = fastest(one for one in read() if one.device == device())
-    _table = found if anew or _table is None else found | _table
+    fastest_on_disk = fastest(one for one in read() if one.device == device())
+    _table = fastest_on_disk if anew or _table is None else fastest_on_disk | _table

@@ -11,7 +11,7 @@ from eagle_jax.ops.choice import findings, trial
 from eagle_jax.ops.choice.arrays import arrays_for
 from eagle_jax.ops.choice.findings import REFERENCE, Finding
 from eagle_jax.ops.choice.recorded import Call
-from eagle_jax.ops.dispatch import candidates_here
+from eagle_jax.ops.dispatch import available_candidates
 
 NO_TIME = "not measured: the time was up"
 Progress = Callable[[int, int, str], None]
@@ -19,12 +19,12 @@ Progress = Callable[[int, int, str], None]
 
 def missing(calls: Iterable[Call]) -> list[tuple[list[Call], list[str]]]:
     """Classes of calls with a choice to make on this device, and the candidates that nothing is known of."""
-    known = {one.key for one in findings.read()}
-    here = findings.device()
+    measured = {one.key for one in findings.read()}
+    device_name = findings.device()
     left = []
     for group in _groups(calls):
-        call, names = group[0], candidates_here(group[0].operation)
-        new = [name for name in names if (here, call.operation, call.shape, name) not in known]
+        call, names = group[0], available_candidates(group[0].operation)
+        new = [name for name in names if (device_name, call.operation, call.shape, name) not in measured]
         if len(names) > 1 and new:
             left.append((group, new))
     return left
@@ -37,7 +37,7 @@ def measure(
 
     Args:
         anew: all of them, those among them that ended a process.
-        seconds: after so many no further candidate is begun, now or later.
+        seconds: time after which no further candidate is begun.
         progress: called with candidates done, candidates in all, and what is tried next.
 
     Raises:
@@ -48,10 +48,12 @@ def measure(
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as lock:
         hold(lock, file)
-        left = [(group, candidates_here(group[0].operation)) for group in _groups(calls)] if anew else missing(calls)
+        left = (
+            [(group, available_candidates(group[0].operation)) for group in _groups(calls)] if anew else missing(calls)
+        )
         left = [(group, names) for group, names in left if len(names) > 1]
         until, done, total = time.monotonic() + seconds, itertools.count(), sum(len(names) for _, names in left)
-        found: list[Finding] = []
+        results: list[Finding] = []
         for group, names in left:
             what = f"{group[0].operation}, {group[0].shape}"
 
@@ -59,13 +61,13 @@ def measure(
                 if progress is not None:
                     progress(next(done), total, what)
 
-            found += _tried(group, names, until, tell)
+            results += _tried(group, names, until, tell)
     findings.refresh(anew=anew)
-    return found
+    return results
 
 
 def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[], object]) -> Iterator[Finding]:
-    """The candidates of a class; without a reference nothing can be said of any."""
+    """Yields the candidates of a class; without a reference none can be checked."""
     operation, shape = group[0].operation, group[0].shape
     if time.monotonic() > until:
         late = Finding(device=findings.device(), operation=operation, shape=shape, candidate="", reason=NO_TIME)
@@ -75,21 +77,21 @@ def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[],
         return
     calls = [(call, arrays_for(call.args)) for call in group]
     try:
-        wanted = trial.within(trial.LIMIT, lambda: trial.results(calls, REFERENCE))
+        expected = trial.within(trial.LIMIT, lambda: trial.results(calls, REFERENCE))
     except Exception as error:
-        told = f"the reference fails: {type(error).__name__}: {error}".splitlines()[0][:200]
-        failed = [Finding(device=findings.device(), operation=operation, shape=shape, candidate=name, reason=told)
+        reason = f"the reference fails: {type(error).__name__}: {error}".splitlines()[0][:200]
+        failed = [Finding(device=findings.device(), operation=operation, shape=shape, candidate=name, reason=reason)
                   for name in names]  # fmt: skip
         findings.keep(failed)
         yield from failed
         return
     for name in names:
         tell()
-        yield trial.tried(calls, name, None if name == REFERENCE else wanted)
+        yield trial.tried(calls, name, None if name == REFERENCE else expected)
 
 
 def _groups(calls: Iterable[Call]) -> list[list[Call]]:
-    """The calls of each class, those with equal shapes once."""
+    """Returns the calls of each class, those with equal shapes once."""
     groups: dict[tuple[str, str], dict[str, Call]] = {}
     for call in calls:
         if call.shape:

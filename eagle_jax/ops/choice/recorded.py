@@ -22,13 +22,13 @@ _calls: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar("call
 
 
 def recorder() -> list[Call] | None:
-    """Where calls are recorded; None is nowhere."""
+    """Returns where calls are recorded; None is nowhere."""
     return _calls.get()
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Call]]:
-    """What is traced inside is computed by references, and each call is added to the list."""
+    """Computes what is traced inside by references, and adds each call to the list."""
     calls: list[Call] = []
     token = _calls.set(calls)
     try:

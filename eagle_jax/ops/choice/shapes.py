@@ -9,7 +9,7 @@ from eagle_jax.ops.quantized import QuantArray
 
 
 def shape_of(operation: str, args: tuple[Any, ...], fixed: dict[str, Any]) -> str | None:
-    """The class of a call, rows and slots left out; None where nothing is chosen by class.
+    """Returns the class of a call, rows and slots left out; None where nothing is chosen by class.
 
     Weights that are packed for a backend have none in `linear`: who multiplies them was chosen as they were packed.
     """
@@ -30,7 +30,7 @@ def shape_of(operation: str, args: tuple[Any, ...], fixed: dict[str, Any]) -> st
 
 
 def weight_shape(weight: Any) -> str | None:
-    """The class of a product with a weight that is not packed."""
+    """Returns the class of a product with a weight that is not packed."""
     if hasattr(weight, "unpack"):
         return None
     kind = str(weight.quant_type) if isinstance(weight, QuantArray) else ""
@@ -45,7 +45,7 @@ def _attention(case: AttentionCall) -> str:
 
 
 def _matrices(weights: Any) -> str:
-    """Sizes and kinds of the matrices of a block."""
+    """Returns sizes and kinds of the matrices of a block."""
     from eagle_jax.ops.packing import is_leaf  # it asks the dispatcher, which asks this module
 
     leaves = jax.tree.leaves(weights, is_leaf=is_leaf)

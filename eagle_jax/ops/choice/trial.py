@@ -37,35 +37,35 @@ class Hung(Exception):
 
 
 def within(seconds: float, run: Callable[[], T]) -> T:
-    """What `run` returns or raises, from a thread that is left alone after so many seconds.
+    """Calls `run` in a thread that is abandoned after `seconds`.
 
     Raises:
         Hung: it has not ended by then.
     """
-    found: list[Any] = []
+    outcome: list[Any] = []
 
     def body() -> None:
         try:
-            found.append((run(), None))
-        except BaseException as error:  # whatever it raises is told
-            found.append((None, error))
+            outcome.append((run(), None))
+        except BaseException as error:  # whatever it raises is reported
+            outcome.append((None, error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)
     thread.start()
     thread.join(seconds)
-    if not found:
+    if not outcome:
         raise Hung(f"no answer within {seconds:.0f} s")
-    result, error = found[0]
+    result, error = outcome[0]
     if error is not None:
         raise error
     return result
 
 
-def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, wanted: list[Any] | None) -> Finding:
-    """What is found of a candidate for calls of one class, with their arrays; it is kept on disk.
+def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, expected: list[Any] | None) -> Finding:
+    """Checks and times a candidate on calls of one class, with their arrays; the finding is kept on disk.
 
     Args:
-        wanted: what the reference makes of them; None where the candidate is the reference.
+        expected: what the reference makes of them; None where the candidate is the reference.
 
     Raises:
         RuntimeError: the device does not answer any more.
@@ -74,37 +74,39 @@ def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, wanted:
     finding = Finding(device=device(), operation=call.operation, shape=call.shape, candidate=candidate, reason=ENDED)
     keep([finding])
     try:
-        finding = dataclasses.replace(finding, **within(LIMIT, lambda: _measured(calls, candidate, wanted)))
+        finding = dataclasses.replace(finding, **within(LIMIT, lambda: _measured(calls, candidate, expected)))
     except Hung as error:
         finding = dataclasses.replace(finding, reason=f"it hangs: {error}")
         keep([finding])
         _check_device(finding)
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        finding = dataclasses.replace(finding, reason=f"it fails: {told}")
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        finding = dataclasses.replace(finding, reason=f"it fails: {message}")
     keep([finding])
     return finding
 
 
 def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> list[Any]:
-    """What a candidate makes of the calls, as arrays of the host; None for one that it does not compute."""
-    made: list[Any] = []
+    """Runs a candidate on the calls; returns host arrays, None for a call that it does not compute."""
+    outputs: list[Any] = []
     for call, arrays in calls:
         with forced(call.operation, candidate) as refused:
             out = jax.jit(lambda *args, call=call: _run(call, args))(*_laid_out(call, arrays))
-        made.append(None if candidate in refused else jax.tree.map(np.asarray, out))
-    return made
+        outputs.append(None if candidate in refused else jax.tree.map(np.asarray, out))
+    return outputs
 
 
-def _measured(calls: Sequence[Any], candidate: str, wanted: list[Any] | None) -> dict[str, Any]:
-    """The changed fields of a `Finding`."""
-    made, error = results(calls, candidate), 0.0
-    if all(one is None for one in made):
+def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) -> dict[str, Any]:
+    """Returns the changed fields of a `Finding`."""
+    outputs, error = results(calls, candidate), 0.0
+    if all(one is None for one in outputs):
         with forced(calls[0][0].operation, candidate) as refused:
             jax.eval_shape(lambda *args: _run(calls[0][0], args), *_laid_out(*calls[0]))
         return {"reason": f"it does not compute this: {refused.get(candidate, '')}"}
-    if wanted is not None:
-        error = max(_error(ours, theirs) for ours, theirs in zip(made, wanted, strict=True) if ours is not None)
+    if expected is not None:
+        error = max(
+            _error(output, reference) for output, reference in zip(outputs, expected, strict=True) if output is not None
+        )
         most = _tolerance(calls[0][1])
         if not error <= most:
             return {
@@ -119,7 +121,7 @@ def _run(call: Call, args: tuple[Any, ...]) -> Any:
 
 
 def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with weights as they are packed under the present choices."""
+    """Returns the arguments with weights as they are packed under the present choices."""
 
     def packed(leaf: Any) -> Any:
         return pack(leaf) if leaf.ndim > 1 else leaf
@@ -131,7 +133,7 @@ def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
-    """Seconds of one call, in a loop in which each waits for the one before."""
+    """Returns the seconds of one call, in a loop in which each waits for the one before."""
     with forced(call.operation, candidate):
         args = _laid_out(call, arrays)
         leaves, tree = jax.tree.flatten(args)
@@ -153,10 +155,12 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
     return best / LOOP
 
 
-def _error(ours: Any, theirs: Any) -> float:
-    """The largest deviation as a part of the largest number; infinite where indices differ or one is no number."""
+def _error(output: Any, reference: Any) -> float:
+    """Returns the largest deviation as a part of the largest number; infinite where indices differ or one is no
+    number.
+    """
     worst = 0.0
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(reference), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
             return float("inf")
         if np.issubdtype(one.dtype, np.integer):

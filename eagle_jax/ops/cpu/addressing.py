@@ -44,7 +44,7 @@ class Addresses:
     scales: ir.Value = NULL
 
     def row(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Addresses":
-        """The addresses for row `index`."""
+        """Returns the addresses for row `index`."""
         return dataclasses.replace(
             self,
             x=at(builder, self.x, index, strides.x_row),
@@ -53,7 +53,7 @@ class Addresses:
         )
 
     def column(self, builder: ir.IRBuilder, index: ir.Value | int, strides: Strides) -> "Addresses":
-        """The addresses for column `index`."""
+        """Returns the addresses for column `index`."""
         return dataclasses.replace(
             self,
             w=at(builder, self.w, index, strides.w_column),

@@ -50,7 +50,7 @@ class AmxTiles:
     def multiply_rows(
         self, builder: ir.IRBuilder, addresses: Addresses, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
     ) -> None:
-        """As `Tiles.multiply_rows`."""
+        """Works as `Tiles.multiply_rows`."""
         rows, columns, steps = sizes
         operands = [addresses.x, addresses.w, addresses.y, i64(rows), columns, steps]
         builder.call(self._function(), [*operands, strides.x_row, strides.y_row, strides.w_column, strides.w_step])
@@ -73,7 +73,7 @@ class AmxTiles:
 
 @contextlib.contextmanager
 def configured(builder: ir.IRBuilder, rows: ir.Value, words: ir.Value) -> Iterator[None]:
-    """The registers have the sizes of tiles of `rows` rows while the instructions built inside run.
+    """Sets the registers to tiles of `rows` rows while the instructions built inside run.
 
     Args:
         words: number of words of the rows, or any other that leaves as many words after tiles of 16.
@@ -128,11 +128,11 @@ def multiply(
             _call(builder, instruction, column, x_register, w_register)
 
     left = _left(builder, words)
-    whole = builder.sub(words, left)
-    with for_range(builder, whole, step=TILE) as word:
+    num_full = builder.sub(words, left)
+    with for_range(builder, num_full, step=TILE) as word:
         add(word, X, W)
     with builder.if_then(builder.icmp_unsigned("!=", left, i64(0))):
-        add(whole, X_LEFT, W_LEFT)
+        add(num_full, X_LEFT, W_LEFT)
 
 
 def store_sums(builder: ir.IRBuilder, y: ir.Value, column_bytes: int, row: ir.Value, columns: int) -> None:
@@ -142,7 +142,7 @@ def store_sums(builder: ir.IRBuilder, y: ir.Value, column_bytes: int, row: ir.Va
 
 
 def _left(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
-    """Words after tiles of 16."""
+    """Returns words after tiles of 16."""
     return builder.and_(words, i64(TILE - 1))
 
 

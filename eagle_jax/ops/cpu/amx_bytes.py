@@ -42,14 +42,14 @@ class AmxByteTiles:
 
     @contextlib.contextmanager
     def prepared(self, builder: ir.IRBuilder, rows: int, group: ir.Value) -> Iterator[None]:
-        """As `Tiles.prepared`."""
+        """Works as `Tiles.prepared`."""
         with configured(builder, i64(rows * self._arithmetic.planes), builder.udiv(group, i64(WORD))):
             yield
 
     def multiply_rows(
         self, builder: ir.IRBuilder, addresses: Addresses, sizes: tuple[int, ir.Value, ir.Value], strides: Strides
     ) -> None:
-        """As `Tiles.multiply_rows`."""
+        """Works as `Tiles.multiply_rows`."""
         rows, columns, steps = sizes
         builder.call(self._function(), [*field_values(addresses), i64(rows), columns, steps, *field_values(strides)])
 
@@ -103,7 +103,7 @@ def _unpack(
 
 
 def _sum(builder: ir.IRBuilder, sums: ir.Value, row: ir.Value, arithmetic: QuantizedArithmetic) -> ir.Value:
-    """The sums of a row: those of its low bytes, and those of its high ones times 256."""
+    """Returns the sums of a row: those of its low bytes, and those of its high ones times 256."""
     first = at(builder, sums, row, arithmetic.planes * VECTOR)
     total = read(builder, first, INTEGERS)
     if arithmetic.planes == 1:

@@ -59,7 +59,7 @@ class AttentionArguments(NamedTuple):
 
 
 def spans(inputs: AttentionInputs, rows: int) -> Int[Array, "b 3"]:
-    """`AttentionArguments.spans` of a pass whose rows of the batch have `rows` rows each."""
+    """Returns `AttentionArguments.spans` of a pass whose rows of the batch have `rows` rows each."""
     if inputs.flat is not None:
         begin, count = inputs.flat.begin, inputs.flat.count
         return jnp.stack([begin, count, jnp.append(begin[1:], rows)], axis=1)
@@ -70,5 +70,5 @@ def spans(inputs: AttentionInputs, rows: int) -> Int[Array, "b 3"]:
 
 
 def cache_rows(rows: Int[Array, "b"] | None, requests: int) -> Int[Array, "b"]:
-    """The rows written out: without any, request i has row i."""
+    """Returns the rows written out: without any, request i has row i."""
     return jnp.arange(requests, dtype=jnp.int32) if rows is None else rows

@@ -58,16 +58,16 @@ class Arithmetic(Protocol):
         """Whether words are multiplied as they are in memory, so that unpacking takes no registers."""
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:
-        """Initial value of the sums."""
+        """Returns the initial value of the sums."""
 
     def weight_factors(self, builder: ir.IRBuilder, weight: ir.Value, word: int) -> Factors:
-        """The part of a vector of weights that is multiplied with word number `word` of x."""
+        """Returns the part of a vector of weights that is multiplied with word number `word` of x."""
 
     def broadcast(self, builder: ir.IRBuilder, word: ir.Value) -> Factors:
-        """A word of x in every lane."""
+        """Returns a word of x in every lane."""
 
     def accumulate(self, builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
-        """`total` plus the products."""
+        """Adds the products to `total`."""
 
     def store(self, builder: ir.IRBuilder, total: ir.Value, addresses: Addresses) -> None:
         """Writes the outputs."""
@@ -96,7 +96,7 @@ class Float32Arithmetic:
         return "adding" if self.accumulates else "single"
 
     def convert(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
-        """16 elements of x in their memory format."""
+        """Converts 16 elements of x in their memory format."""
         return floats
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:
@@ -131,7 +131,7 @@ class BFloat16Arithmetic:
         return BF16_DOT in features()
 
     def convert(self, builder: ir.IRBuilder, floats: ir.Value) -> ir.Value:
-        """16 elements of x in their memory format, rounded to the nearest bfloat16, ties to even."""
+        """Converts 16 elements of x in their memory format, rounded to the nearest bfloat16, ties to even."""
         bits = builder.bitcast(floats, INTEGERS)
         odd = builder.and_(builder.lshr(bits, integers(16)), integers(1))
         nearest = builder.lshr(builder.add(bits, builder.add(odd, integers(2**15 - 1))), integers(16))
@@ -148,7 +148,9 @@ class BFloat16Arithmetic:
         return self._factors(builder, splat(builder, word))
 
     def _factors(self, builder: ir.IRBuilder, words: ir.Value) -> Factors:
-        """The words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to float32."""
+        """Returns the words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to
+        float32.
+        """
         if BF16_DOT in features():
             return [builder.bitcast(words, PAIRS)]
         low, high = builder.shl(words, integers(16)), builder.and_(words, integers(-(2**16)))

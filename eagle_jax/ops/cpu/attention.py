@@ -20,7 +20,7 @@ NAME, WINDOWED = "eagle_jax_attention", "eagle_jax_attention_windowed"
 
 
 def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """The attention of each row over the keys it attends to.
+    """Returns the attention of each row over the keys it attends to.
 
     Raises:
         NotImplementedError: the case is not supported.
@@ -43,7 +43,7 @@ def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def _compact(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """The queries of nodes that are not padding first: row `g count + i` is query g at node i."""
+    """Returns the queries of nodes that are not padding first: row `g count + i` is query g at node i."""
     if case.count is None:
         return case.q
     count, row = jnp.maximum(case.count, 1)[:, None], jnp.arange(case.q.shape[2], dtype=jnp.int32)[None]
@@ -62,7 +62,7 @@ def _spread(case: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, 
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return [NAME, WINDOWED]
 
 
@@ -103,13 +103,13 @@ def _body(call: Call, windowed: bool) -> None:
 
 
 def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Value], windowed: bool) -> None:
-    """A task: one kv head of one request."""
+    """Builds a task: one kv head of one request."""
     *data, num_cached, heads, all_rows, size, fresh, slots, all_nodes, padded = context_values
     q, keys, values, visible, prefix_keys, prefix_values, length, rows_of, counts, *first, out, sums = data
     request, row = builder.udiv(index, heads), builder.mul(size, i64(WORD))
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
-        """Address of this head's part of a buffer."""
+        """Returns the address of this head's part of a buffer."""
         return at(builder, base, builder.mul(index, lines), bytes_)
 
     parts = part_of(q, all_rows, row), part_of(out, all_rows, row), part_of(sums, all_rows, SUMS)
@@ -128,15 +128,15 @@ def _head(builder: ir.IRBuilder, index: ir.Value, context_values: Sequence[ir.Va
         mask = KeyMask("window", at(builder, first[0], builder.mul(request, all_nodes), WORD))
         first_slot = _first_visible_block(builder, mask.address, nodes)
     cached = cached_head(builder, index, rows_of, num_cached, heads)
-    own_keys, own_values = (at(builder, base, builder.mul(cached, slots), row) for base in (prefix_keys, prefix_values))
-    attend_keys(builder, rows, own_keys, own_values, first_slot, committed, mask)
+    k_rows, v_rows = (at(builder, base, builder.mul(cached, slots), row) for base in (prefix_keys, prefix_values))
+    attend_keys(builder, rows, k_rows, v_rows, first_slot, committed, mask)
     mask = KeyMask("mask", at(builder, visible, builder.mul(request, all_nodes), padded), padded)
     attend_keys(builder, rows, part_of(keys, fresh, row), part_of(values, fresh, row), i64(0), fresh, mask)
     rows.end(builder)
 
 
 def _first_visible_block(builder: ir.IRBuilder, first: ir.Value, nodes: ir.Value) -> ir.Value:
-    """First slot of the block with the lowest slot that any node attends to."""
+    """Returns the first slot of the block with the lowest slot that any node attends to."""
     lowest = alloca(builder, 8)
     write(builder, i64(2**62), lowest)
     with for_range(builder, nodes) as node:

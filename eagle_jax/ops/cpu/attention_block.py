@@ -30,7 +30,7 @@ def attention_block(
     arguments: AttentionArguments,
     factor: float,
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """The block for rows of float32, and the keys and values of these rows; zeros for rows of padding.
+    """Returns the block for rows of float32, and the keys and values of these rows; zeros for rows of padding.
 
     Args:
         eps: of the norm.
@@ -44,7 +44,7 @@ def attention_block(
 
 
 def _trailing_arguments(arguments: AttentionArguments, factor: float) -> list[Array]:
-    """The arguments after the weights."""
+    """Returns the arguments after the weights."""
     cos_sin, draft_kv, mask, prefix, length, rows, spans, num_valid = arguments
     # vectors of 16 are read from any byte on
     mask = jnp.pad(mask, ((0, 0), (0, 0), (0, -mask.shape[2] % BLOCK + BLOCK))).astype(jnp.int8)
@@ -54,7 +54,7 @@ def _trailing_arguments(arguments: AttentionArguments, factor: float) -> list[Ar
 def _result_types(
     residual: tuple[int, ...], x: tuple[int, ...], weights: PackedAttention, arguments: AttentionArguments
 ) -> list[jax.ShapeDtypeStruct]:
-    """The results: outputs, keys, values, and scratch memory."""
+    """Returns the results: outputs, keys, values, and scratch memory."""
     (batch, nodes, inputs), (_, heads, _, size), dtype = x, arguments.prefix[0].shape, weights.qkv.dtype
     rows, outputs, attended = batch * nodes, weights.qkv.size // inputs, weights.o.size // residual[2]
     num_queries = outputs // size // heads - 2
@@ -71,7 +71,7 @@ def _result_types(
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return list(NAMES.values())
 
 
@@ -81,7 +81,7 @@ def build(module: ir.Module) -> None:
 
 
 def _signature(dtype: str, pair: int) -> Signature:
-    """The signature for weights with `pair` inputs in a word.
+    """Returns the signature for weights with `pair` inputs in a word.
 
     For each of k kv heads g query rows, n of each query head; q outputs of qkv, v inputs of o; m rows of earlier draft
     levels, w rows of the cache and u slots; y requests; a is half of the head size c.

@@ -166,12 +166,12 @@ def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: A
 
 
 def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmetic: FloatArithmetic) -> None:
-    """A task: one kv head of one request."""
+    """Builds a task: one kv head of one request."""
     data, sizes, place = context.data, context.sizes, _place(builder, index, context)
     row, count = builder.mul(sizes.size, i64(WORD)), builder.mul(sizes.num_queries, place.count)
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
-        """Address of this head's part of a buffer with so many lines for each of its rows."""
+        """Returns the address of this head's part of a buffer with this number of lines for each of its rows."""
         return at(builder, base, builder.mul(place.line, lines), bytes_)
 
     keys, values = (part_of(base, i64(1), row) for base in (data.keys, data.values))
@@ -192,8 +192,8 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
     draft_keys, draft_values = (at(builder, base, drafted, row) for base in (data.draft_keys, data.draft_values))
     draft_mask = KeyMask("mask", visible, sizes.padded)
     attend_keys(builder, rows, draft_keys, draft_values, i64(0), sizes.num_draft, draft_mask)
-    own_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, place.column)), sizes.padded)
-    attend_keys(builder, rows, keys, values, i64(0), place.count, own_mask)
+    fresh_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, place.column)), sizes.padded)
+    attend_keys(builder, rows, keys, values, i64(0), place.count, fresh_mask)
     rows.end(builder)
     padding = builder.mul(place.count, row), builder.mul(builder.sub(place.end, place.column), row)
     for base in (keys, values):
@@ -202,7 +202,7 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
 
 
 def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
-    """The place of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
+    """Returns the place of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
     sizes = context.sizes
     request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     span = at(builder, context.data.spans, request, 3 * WORD)

@@ -33,7 +33,7 @@ F32 = jnp.dtype(jnp.float32)
 
 
 def refusal(weight: QuantArray | QuantizedPanels | None = None) -> str | None:
-    """Why the code for float weights, or for a quantized one, cannot be used in this process; None if it can.
+    """Returns why the code for float weights, or for a quantized one, cannot be used in this process; None if it can.
 
     Raises:
         ValueError: `EAGLE_JAX_ACTIVATIONS` has an unknown value.
@@ -46,7 +46,7 @@ def refusal(weight: QuantArray | QuantizedPanels | None = None) -> str | None:
 
 
 def pack(weight: Array | QuantArray) -> PackedWeight | None:
-    """The packed weight; None if XLA multiplies with it."""
+    """Returns the packed weight; None if XLA multiplies with it."""
     if isinstance(weight, QuantArray):
         if not quantized_panels.fits(weight) or refusal(weight) is not None:
             return None
@@ -55,7 +55,7 @@ def pack(weight: Array | QuantArray) -> PackedWeight | None:
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """Products with packed weights; the result of a row does not depend on other rows."""
+    """Computes products with packed weights; the result of a row does not depend on other rows."""
     if not isinstance(weight, Panels | QuantizedPanels):
         raise NotImplementedError("the weight is not packed")
     _check(weight if isinstance(weight, QuantizedPanels) else None)
@@ -83,7 +83,7 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) ->
 
 
 def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """In float32."""
+    """Computes attention in float32."""
     if case.sinks is not None:
         raise NotImplementedError("it has no sinks")
     _check()
@@ -103,7 +103,9 @@ def attention_block(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """One operation, for packed weights without biases and one norm, the one before the projections."""
+    """Computes the block in one operation, for packed weights without biases and one norm, the one before the
+    projections.
+    """
     if softcap is not None or inputs.first is not None or not is_first("cpu", "tree_attention"):
         raise NotImplementedError("it has no softcap and no sliding window, and its own tree_attention")
     if weights.q_norm is not None or weights.post_norm is not None:
@@ -143,12 +145,14 @@ def _fits_attention(
     queries = o.shape[-1] // head_dim // heads
     shapes = (qkv.shape, o.shape, inputs.visible.shape, *(part.shape for part in inputs.cos_sin))
     expected = (heads, queries + 2, head_dim, size), (residual[2], heads * queries * head_dim), (batch, nodes, fresh)
-    whole = head_dim % HEAD_MULTIPLE == 0 and head_dim <= MAX_HEAD and size % LANES == 0
-    return slots > 0 and whole and shapes == (*expected, half, half)
+    is_aligned = head_dim % HEAD_MULTIPLE == 0 and head_dim <= MAX_HEAD and size % LANES == 0
+    return slots > 0 and is_aligned and shapes == (*expected, half, half)
 
 
 def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
-    """One operation, for SiLU, packed weights without biases and one norm, the one before the MLP."""
+    """Computes the block in one operation, for SiLU, packed weights without biases and one norm, the one before the
+    MLP.
+    """
     norm = weights.norm
     if weights.gelu or weights.post_norm is not None or norm is None or norm.plus_one:
         raise NotImplementedError("it has SiLU and one norm")
@@ -171,7 +175,7 @@ def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Arra
 def top_k(
     values: Float[Array, "r v"], *, count: int, logit_scale: float | None
 ) -> tuple[Float[Array, "r k"], Int[Array, "r k"]]:
-    """In float32."""
+    """Computes the top k in float32."""
     if values.dtype != F32 or 0 in values.shape or (logit_scale is not None and logit_scale <= 0):
         raise NotImplementedError("it ranks float32")
     _check()
@@ -181,13 +185,13 @@ def top_k(
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
-    """In float32."""
+    """Computes the argmax in float32."""
     *rows, size = values.shape
     return top_k(values.reshape(math.prod(rows), size), count=1, logit_scale=None)[1].reshape(rows)
 
 
 def row_bits(bits: int) -> int:
-    """Bits that activations are rounded to, 16 or 8, before a product with weights of `bits` bits.
+    """Returns how many bits activations are rounded to, 16 or 8, before a product with weights of `bits` bits.
 
     8 with weights of 4 bits, whose own rounding is far coarser, and 16 with those of 8, unless `EAGLE_JAX_ACTIVATIONS`
     is set; always 16 on a CPU without products of bytes: ARM without dot products.
@@ -214,12 +218,12 @@ def _activations() -> str | None:
 
 
 def _panels(*maps: Affine | tuple[Affine, ...]) -> list[Panels]:
-    """The packed weights of linear maps, if they have no padding, no biases and one dtype."""
+    """Returns the packed weights of linear maps, if they have no padding, no biases and one dtype."""
     plain = [part.weight for part in maps if isinstance(part, Affine) and part.bias is None]  # else several maps
-    whole = [weight for weight in plain if isinstance(weight, Panels) and weight.is_whole]
-    if len(whole) < len(maps) or len({weight.dtype for weight in whole}) > 1:
+    unpadded = [weight for weight in plain if isinstance(weight, Panels) and weight.is_whole]
+    if len(unpadded) < len(maps) or len({weight.dtype for weight in unpadded}) > 1:
         raise NotImplementedError("the weights are not whole panels of one dtype, without biases")
-    return whole
+    return unpadded
 
 
 def _fits_rows(*parts: Array) -> None:
@@ -228,7 +232,7 @@ def _fits_rows(*parts: Array) -> None:
 
 
 def _kind(weight: QuantArray | QuantizedPanels) -> ProductKind:
-    """The kind of a quantized weight's products; once the code for float weights was compiled."""
+    """Returns the kind of a quantized weight's products; once the code for float weights was compiled."""
     bits = row_bits(weight.bits)
     return weight.kind(bits) if isinstance(weight, QuantizedPanels) else quantized_panels.kind_of(weight, bits)
 
@@ -247,7 +251,7 @@ def _check(weight: QuantizedPanels | None = None) -> None:
 
 @functools.cache
 def _build_error(part: ProductKind | None = None) -> str | None:
-    """Why the code cannot be compiled here, which is logged once; None once XLA has it."""
+    """Returns why the code cannot be compiled here, which is logged once; None once XLA has it."""
     try:
         from eagle_jax.ops.cpu import library
 

@@ -110,7 +110,9 @@ class KeyMask:
     def allows(
         self, builder: ir.IRBuilder, node: ir.Value, start: ir.Value, group: ir.Value, count: ir.Value
     ) -> ir.Value:
-        """16 bits: which keys of a group one node attends to, in a block of `count` keys from slot `start` on."""
+        """Returns 16 bits: which keys of a group one node attends to, in a block of `count` keys from slot `start`
+        on.
+        """
         first = builder.mul(group, i64(LANES))
         keys = builder.add(_slots(builder, first), ir.Constant(INTEGERS, list(range(LANES))))
         visible = builder.icmp_unsigned("<", keys, _slots(builder, count))
@@ -126,7 +128,7 @@ class KeyMask:
 
 
 def _slots(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
-    """A number of slots in every lane of 32 bits; caches have fewer than 2**31 slots."""
+    """Returns a number of slots in every lane of 32 bits; caches have fewer than 2**31 slots."""
     return splat(builder, builder.trunc(number, I32))
 
 
@@ -143,7 +145,7 @@ def attend_keys(
 
 
 def _block(module: ir.Module, kind: str) -> ir.Function:
-    """`attend_keys` for one block, as a function."""
+    """Returns `attend_keys` for one block, as a function."""
     name = f"attend_block_{kind}"
     if name in module.globals:
         return module.globals[name]
@@ -244,7 +246,8 @@ def _to_weights(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, maxim
 def cached_head(
     builder: ir.IRBuilder, index: ir.Value, cache_rows: ir.Value, num_rows: ir.Value, heads: ir.Value
 ) -> ir.Value:
-    """Where kv head `index % heads` of request `index // heads` lies among the kv heads of a cache of `num_rows` rows.
+    """Returns where kv head `index % heads` of request `index // heads` lies among the kv heads of a cache of
+    `num_rows` rows.
 
     Args:
         cache_rows: address of the requests' rows.

@@ -36,7 +36,7 @@ class DotProducts:
     joined = 1
 
     def accumulate(self, builder: ir.IRBuilder, total: ir.Value, x: list[ir.Value], weight: list[ir.Value]) -> ir.Value:
-        """`total` plus the products, all of them vectors of words."""
+        """Adds the products to `total`, all of them vectors of words."""
         words = ir.VectorType(I32, self.size // 4)
         factor = ir.VectorType(I8, self.size) if self.signed else words
         dot = declare(builder.module, self.name, ir.FunctionType(words, [words, factor, factor]))
@@ -106,7 +106,7 @@ WAYS: tuple[ByteProducts, ...] = (
 
 
 def byte_products(small: bool) -> ByteProducts | None:
-    """This CPU's best way to multiply bytes, or None.
+    """Returns this CPU's best way to multiply bytes, or None.
 
     Args:
         small: weights are from 0 to `MAX_SMALL`.
@@ -116,7 +116,9 @@ def byte_products(small: bool) -> ByteProducts | None:
 
 
 def in_registers(builder: ir.IRBuilder, size: int, instruction: Instruction, *vectors: ir.Value) -> ir.Value:
-    """A vector of what `instruction` makes of the registers of `size` bytes that vectors of 64 bytes consist of."""
+    """Returns a vector of what `instruction` makes of the registers of `size` bytes that vectors of 64 bytes consist
+    of.
+    """
     results = [
         instruction(*(_part(builder, vector, register, VECTOR // size) for vector in vectors))
         for register in range(VECTOR // size)

@@ -68,7 +68,7 @@ def _answer_metadata_request(builder: ir.IRBuilder, frame: ir.Value) -> None:
 
 
 def _error(builder: ir.IRBuilder, frame: ir.Value, message: ir.Value) -> ir.Value:
-    """A new error "invalid argument"."""
+    """Returns a new error "invalid argument"."""
     code = ir.Constant(I32, ENUMS["XLA_FFI_Error_Code_INVALID_ARGUMENT"])
     return call_xla(builder, frame, "XLA_FFI_Error_Create", {"message": message, "errc": code})
 

@@ -37,7 +37,7 @@ VECTOR = WORD * LANES
 NULL = ir.Constant(POINTER, None)
 AMX = frozenset({"amx-tile", "amx-int8", "amx-bf16", "avx512bf16", "avx512vnni"})  # the last two for what is too short
 WITHOUT = "EAGLE_JAX_CPU_WITHOUT"  # instruction sets that are not used, as beginnings of LLVM's names: `avx512,amx`
-LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights beside the rows
+LARGE_L1 = 48 * 1024  # bytes of an L1 data cache that has room for prefetched weights and the rows
 
 
 def i64(value: int) -> ir.Constant:
@@ -45,12 +45,12 @@ def i64(value: int) -> ir.Constant:
 
 
 def constant(value: float) -> ir.Constant:
-    """A constant vector with the same value in every lane."""
+    """Returns a constant vector with the same value in every lane."""
     return ir.Constant(FLOATS, [value] * LANES)
 
 
 def at(builder: ir.IRBuilder, base: ir.Value, offset: ir.Value | int, size: ir.Value | int = 1) -> ir.Value:
-    """The address `base + offset * size`, in bytes."""
+    """Returns the address `base + offset * size`, in bytes."""
     steps, each = (i64(number) if isinstance(number, int) else number for number in (offset, size))
     return builder.gep(base, [builder.mul(steps, each)], source_etype=I8)
 
@@ -79,7 +79,7 @@ def write(builder: ir.IRBuilder, value: ir.Value, address: ir.Value) -> None:
 
 
 def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
-    """The address of `size` bytes on the stack."""
+    """Returns the address of `size` bytes on the stack."""
     with builder.goto_entry_block():
         block = builder.alloca(ir.ArrayType(I8, size))
         block.align = VECTOR
@@ -87,7 +87,7 @@ def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
 
 
 def splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """A value in every lane."""
+    """Returns a value in every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(I32, 0))
     return builder.shuffle_vector(one, undefined, ir.Constant(INTEGERS, [0] * LANES))
@@ -106,14 +106,14 @@ def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def clamp(builder: ir.IRBuilder, number: ir.Value, most: ir.Value) -> ir.Value:
-    """An int32 clamped to `0..most`, as int64."""
+    """Returns an int32 clamped to `0..most`, as int64."""
     count = builder.sext(number, I64)
     return minimum(builder, builder.select(builder.icmp_signed("<", count, i64(0)), i64(0), count), most)
 
 
 @contextlib.contextmanager
 def forever(builder: ir.IRBuilder) -> Iterator[ir.Block]:
-    """`while True` around the instructions built inside; a branch to the yielded block leaves it."""
+    """Builds `while True` around the instructions built inside; a branch to the yielded block leaves it."""
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(body)
     builder.position_at_end(body)
@@ -123,7 +123,7 @@ def forever(builder: ir.IRBuilder) -> Iterator[ir.Block]:
 
 
 def pause(builder: ir.IRBuilder) -> None:
-    """The CPU's hint that this is a spin loop."""
+    """Emits the CPU's hint that this is a spin loop."""
     if is_x86():
         builder.call(declare(builder.module, "llvm.x86.sse2.pause", ir.FunctionType(VOID, [])), [])
     elif is_arm():  # `yield` does nothing on most cores; this takes as long as x86's pause
@@ -134,7 +134,7 @@ def pause(builder: ir.IRBuilder) -> None:
 def for_range(
     builder: ir.IRBuilder, stop: ir.Value, start: ir.Value | None = None, step: int = 1
 ) -> Iterator[ir.Instruction]:
-    """`for index in range(start, stop, step)` around the instructions built inside; unsigned."""
+    """Builds `for index in range(start, stop, step)` around the instructions built inside; unsigned."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -168,7 +168,7 @@ def for_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable
 
 
 def field_values(record: Any) -> list[ir.Value]:
-    """The fields of a dataclass of values, in order, to pass as arguments of a generated function."""
+    """Returns the fields of a dataclass of values, in order, to pass as arguments of a generated function."""
     return [getattr(record, field.name) for field in dataclasses.fields(record)]
 
 
@@ -178,7 +178,9 @@ def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
 
 
 def internal_function(module: ir.Module, name: str, kinds: list[ir.Type]) -> ir.Function:
-    """A new internal function without a result. It is not inlined, so that each can be profiled and read alone."""
+    """Returns a new internal function without a result. It is not inlined, so that each can be profiled and read
+    alone.
+    """
     function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -193,38 +195,41 @@ def _start() -> None:
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM cannot tell."""
+    """Returns the instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM does not
+    know.
+    """
     return frozenset(name for name, has in _host_features().items() if has)
 
 
 @functools.cache
 def _host_features() -> dict[str, bool]:
-    """Every instruction set of this architecture, by LLVM's name, and whether this CPU has it and it may be used.
+    """Returns every instruction set of this architecture, by LLVM's name, and whether this CPU has it and it may be
+    used.
 
     Raises:
         ValueError: `WITHOUT` names an unknown one.
     """
     _start()
     try:
-        found = dict(binding.get_host_cpu_features().items())
+        flags = dict(binding.get_host_cpu_features().items())
     except RuntimeError:
-        found = {}
-    found |= hardware.dot_products_of_arm()
+        flags = {}
+    flags |= hardware.dot_products_of_arm()
     without = [name for name in os.environ.get(WITHOUT, "").split(",") if name]
-    if unknown := [name for name in without if not any(known.startswith(name) for known in found)]:
-        raise ValueError(f"{WITHOUT} has {', '.join(unknown)}; expected beginnings of {', '.join(sorted(found))[:150]}")
-    return {name: has and not name.startswith(tuple(without)) for name, has in found.items()}
+    if unknown := [name for name in without if not any(feature.startswith(name) for feature in flags)]:
+        raise ValueError(f"{WITHOUT} has {', '.join(unknown)}; expected beginnings of {', '.join(sorted(flags))[:150]}")
+    return {name: has and not name.startswith(tuple(without)) for name, has in flags.items()}
 
 
 def has_amx() -> bool:
-    """Whether this CPU has AMX for bfloat16 and for bytes, and this process may use it."""
+    """Returns whether this CPU has AMX for bfloat16 and for bytes, and this process may use it."""
     return AMX <= features() and hardware.allows_amx()
 
 
 class Code:
     """A compiled module. Its code is valid as long as this object lives.
 
-    Object code is cached in the user's cache folder, beside XLA's, under a hash of everything that it depends on.
+    Object code is cached in the user's cache folder, next to XLA's, under a hash of everything that it depends on.
 
     Args:
         name: of the module.
@@ -254,7 +259,7 @@ class Code:
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
-        """Address of a function."""
+        """Returns the address of a function."""
         return self._engine.get_function_address(name)
 
     def _compile(self, name: str, build: Callable[[ir.Module], None]) -> bytes:
@@ -269,14 +274,14 @@ class Code:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of the sources that build the IR; a random one where there are no sources."""
+    """Returns a hash of the sources that build the IR; a random one where there are no sources."""
     files = [*sorted(Path(__file__).parent.glob("*.py")), Path(base.__file__)]
     content = b"\0".join(file.read_bytes() for file in files if file.suffix == ".py" and file.is_file())
     return hashlib.sha256(content or os.urandom(32)).hexdigest()
 
 
 def _cached_object(key: str, make: Callable[[], bytes]) -> bytes:
-    """The object code cached under `key`, or that of `make`. Damaged files are replaced."""
+    """Returns the object code cached under `key`, or that of `make`. Damaged files are replaced."""
     folder = programs_folder(f"llvmlite-{llvmlite.__version__}")
     if folder is None:
         return make()

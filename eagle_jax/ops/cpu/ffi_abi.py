@@ -68,7 +68,7 @@ _SCALARS = {"size_t": 8, "int64_t": 8, "int32_t": 4, "uint32_t": 4, "int": 4}
 
 
 def mismatch() -> str | None:
-    """How the FFI of the installed jaxlib differs from what generated code expects; None if it does not."""
+    """Returns how the FFI of the installed jaxlib differs from what generated code expects; None if it does not."""
     path = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     try:
         return mismatch_in(path.read_text())
@@ -77,7 +77,7 @@ def mismatch() -> str | None:
 
 
 def mismatch_in(header: str) -> str | None:
-    """`mismatch` for the text of a header."""
+    """Returns `mismatch` for the text of a header."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header, flags=re.DOTALL)
     version = [_number(text, rf"#define XLA_FFI_API_{part} (\d+)") for part in ("MAJOR", "MINOR")]
     major, minor = version
@@ -102,7 +102,9 @@ def _number(text: str, pattern: str) -> int | None:
 
 
 def _layouts(text: str) -> dict[str, Layout]:
-    """The layout of each struct of a header without comments; of structs with fields of unknown types, their start."""
+    """Returns the layout of each struct of a header without comments; of structs with fields of unknown types, their
+    start.
+    """
     enums = re.findall(r"typedef enum \{[^}]*\} (\w+);", text)
     flags = re.findall(r"typedef uint32_t (\w+);", text)
     scalars = _SCALARS | {"pointer": 8} | dict.fromkeys([*enums, *flags], 4)
@@ -130,7 +132,7 @@ def _layout(body: str, scalars: dict[str, int], structs: dict[str, Layout]) -> L
 
 
 def _fields(body: str) -> list[tuple[str, str]]:
-    """Type and name of each field: pointers and functions have the type "pointer"."""
+    """Returns type and name of each field: pointers and functions have the type "pointer"."""
     fields = []
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
         if function := re.search(r"_XLA_FFI_API_STRUCT_FIELD\((\w+)\)", declaration):

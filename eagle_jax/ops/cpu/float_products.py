@@ -19,7 +19,7 @@ NAMES = {jnp.dtype(jnp.float32): "eagle_jax_product_f32", jnp.dtype(jnp.bfloat16
 
 
 def product(rows: Float[Array, "r i"], panels: Float[Array, "s _ _"], num_valid: Int[Array, ""]) -> Float[Array, "r o"]:
-    """`rows @ weight.T`, multiplied in the dtype of both, accumulated in float32.
+    """Computes `rows @ weight.T`, multiplied in the dtype of both, accumulated in float32.
 
     Args:
         panels: `[out / w, in, w]` in float32, `[out / w, in / 2, 2 w]` in bfloat16; w is a multiple of 16.
@@ -31,7 +31,7 @@ def product(rows: Float[Array, "r i"], panels: Float[Array, "s _ _"], num_valid:
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return list(NAMES.values())
 
 
@@ -41,7 +41,7 @@ def build(module: ir.Module) -> None:
 
 
 def _signature(dtype: str, pair: int) -> Signature:
-    """The signature for weights with `pair` inputs in a word."""
+    """Returns the signature for weights with `pair` inputs in a word."""
     return Signature(
         arguments={"rows": f"{dtype}[r, i]", "panels": f"{dtype}[s, j, l]", "num_valid": "int32[]"},
         results={"y": "float32[r, o]"},

@@ -18,7 +18,7 @@ def is_arm() -> bool:
 
 @functools.cache
 def dot_products_of_arm() -> dict[str, bool]:
-    """Whether an ARM CPU has dot products of bytes, which LLVM does not detect; empty on other CPUs."""
+    """Returns whether an ARM CPU has dot products of bytes, which LLVM does not detect; empty on other CPUs."""
     if not is_arm() or sys.platform == "win32":
         return {}
     if sys.platform == "darwin":  # as every Mac has that is no x86
@@ -29,13 +29,13 @@ def dot_products_of_arm() -> dict[str, bool]:
 
 
 def cache_line() -> int:
-    """Bytes that cores exchange at a time, at most."""
+    """Returns the number of bytes that cores exchange at a time, at most."""
     return 128 if is_arm() and sys.platform == "darwin" else 64
 
 
 @functools.cache
 def l1_data_cache() -> int:
-    """Bytes of a core's L1 data cache, from Linux's sysfs; 0 where that is missing."""
+    """Returns the size in bytes of a core's L1 data cache, from Linux's sysfs; 0 where that is missing."""
     path = Path("/sys/devices/system/cpu/cpu0/cache/index0/size")
     try:
         return 1024 * int(path.read_text().strip().removesuffix("K"))
@@ -45,8 +45,8 @@ def l1_data_cache() -> int:
 
 @functools.cache
 def allows_amx() -> bool:
-    """Whether Linux lets this process use the registers of AMX: asks for the permission, without which their first
-    use ends the process.
+    """Returns whether Linux lets this process use the registers of AMX: asks for the permission, without which their
+    first use ends the process.
     """
     return sys.platform == "linux" and is_x86() and _arch_prctl(REQUEST_PERMISSION, TILE_DATA) == 0
 

@@ -53,17 +53,17 @@ def allocate(
 
 
 def _size(builder: ir.IRBuilder, shares: ir.Value) -> ir.Value:
-    """Bytes of a phase."""
+    """Returns the size in bytes of a phase."""
     return builder.add(i64(NEXT), builder.mul(shares, i64(LINE)))
 
 
 def phase_address(builder: ir.IRBuilder, job: ir.Value, index: ir.Value, shares: ir.Value) -> ir.Value:
-    """Address of a phase."""
+    """Returns the address of a phase."""
     return at(builder, at(builder, job, FIRST), index, _size(builder, shares))
 
 
 def first_task(builder: ir.IRBuilder, tasks: ir.Value, share: ir.Value, shares: ir.Value) -> ir.Value:
-    """Index of the first task of a share."""
+    """Returns the index of the first task of a share."""
     return builder.udiv(builder.mul(tasks, share), shares)
 
 

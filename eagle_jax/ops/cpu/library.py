@@ -61,7 +61,7 @@ def make(part: Part = FLOATS) -> None:
 
 
 def pieces(part: Part) -> tuple[Any, ...]:
-    """What adds the handlers of a part."""
+    """Returns the functions that add the handlers of a part."""
     if part is None:
         return float_products, attention, norms, ranking, attention_block, mlp_block
     return (Products(part),)

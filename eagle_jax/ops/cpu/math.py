@@ -14,19 +14,19 @@ TERMS = 8
 
 
 def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """`a * b + c`, rounded once."""
+    """Computes `a * b + c`, rounded once."""
     intrinsic = declare(builder.module, f"llvm.fma.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS] * 3))
     return builder.call(intrinsic, [a, b, c])
 
 
 def binary_exponent(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """`round(x / ln 2)`."""
+    """Computes `round(x / ln 2)`."""
     nearest = declare(builder.module, f"llvm.rint.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
     return builder.call(nearest, [builder.fmul(x, constant(1 / math.log(2)))])
 
 
 def exp2(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
-    """`2**k` of integers k <= 0, given as floats."""
+    """Computes `2**k` of integers k <= 0, given as floats."""
     in_range = builder.fcmp_ordered(">=", k, constant(LOWEST))
     bounded = builder.select(in_range, k, constant(LOWEST))
     exponent = builder.add(builder.fptosi(bounded, INTEGERS), ir.Constant(INTEGERS, [127] * LANES))
@@ -35,7 +35,8 @@ def exp2(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
 
 
 def scaled_exp(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
-    """`exp(x) / 2**top`, for `binary_exponent(x) <= top`: a Taylor series of the remainder, times a power of two.
+    """Computes `exp(x) / 2**top`, for `binary_exponent(x) <= top`: a Taylor series of the remainder, times a power of
+    two.
 
     Another `top` gives the same mantissa bits with another exponent.
     """
@@ -51,7 +52,7 @@ def scaled_exp(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
 
 
 def silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """`x / (1 + exp(-x))`."""
+    """Computes `x / (1 + exp(-x))`."""
     positive = builder.fcmp_unordered(">=", x, constant(0.0))
     exp = scaled_exp(
         builder, builder.select(positive, builder.fneg(x), x), constant(0.0)
@@ -61,17 +62,17 @@ def silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Elementwise maximum, one instruction on x86; b where either is NaN."""
+    """Computes the elementwise maximum, one instruction on x86; b where either is NaN."""
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
 def max_lane(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The largest lane. (LLVM's reduction intrinsic would go lane by lane.)"""
+    """Returns the largest lane. (LLVM's reduction intrinsic would go lane by lane.)"""
     return _reduce_lanes(builder, x, functools.partial(maximum, builder))
 
 
 def sum_lanes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of all lanes, by halves, so always in the same order."""
+    """Returns the sum of all lanes, by halves, so always in the same order."""
     return _reduce_lanes(builder, x, builder.fadd)
 
 
@@ -86,7 +87,7 @@ def _reduce_lanes(builder: ir.IRBuilder, x: ir.Value, combine: Callable[[ir.Valu
 
 
 def sum_integer_lanes(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """The sum of all lanes of integers."""
+    """Returns the sum of all lanes of integers."""
     intrinsic = declare(builder.module, f"llvm.vector.reduce.add.v{LANES}i32", ir.FunctionType(I32, [INTEGERS]))
     return builder.call(intrinsic, [x])
 

@@ -44,7 +44,7 @@ MAX_WIDTH = 64  # outputs of a panel
 def mlp_block(
     x: Float[Array, "r h"], eps: float, weights: PackedMLP, inner: int, num_valid: Int[Array, ""]
 ) -> Float[Array, "r h"]:
-    """The block for rows of float32; zeros for rows of padding.
+    """Returns the block for rows of float32; zeros for rows of padding.
 
     Args:
         eps: of the norm.
@@ -60,7 +60,7 @@ def mlp_block(
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return list(NAMES.values())
 
 
@@ -70,7 +70,7 @@ def build(module: ir.Module) -> None:
 
 
 def _signature(dtype: str, pair: int) -> Signature:
-    """The signature for weights with `pair` inputs in a word; a is the intermediate size."""
+    """Returns the signature for weights with `pair` inputs in a word; a is the intermediate size."""
     return Signature(
         arguments={
             "x": "float32[r, h]",
@@ -132,7 +132,7 @@ def _body(call: Call, arithmetic: FloatArithmetic) -> None:
 def _hidden(
     builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: AnyTiles, arithmetic: FloatArithmetic
 ) -> None:
-    """A task: `silu(gate(x)) * up(x)` of one panel of both."""
+    """Builds a task: `silu(gate(x)) * up(x)` of one panel of both."""
     weight, input_rows = context.gate_up, context.input_rows
     line = i64(MAX_WIDTH * WORD)
     gates, ups = (alloca(builder, tiles.max_rows * MAX_WIDTH * WORD) for _ in range(2))

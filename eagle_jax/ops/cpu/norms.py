@@ -39,12 +39,12 @@ SIGNATURE = Signature(
 
 
 def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], eps: float) -> Float[Array, "r h"]:
-    """`x / sqrt(mean(x ** 2) + eps) * scale`, all float32; h is a multiple of 16."""
+    """Computes `x / sqrt(mean(x ** 2) + eps) * scale`, all float32; h is a multiple of 16."""
     return jax.ffi.ffi_call(NAME, jax.ShapeDtypeStruct(x.shape, jnp.float32))(x, scale, jnp.float32(eps))
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return [NAME]
 
 

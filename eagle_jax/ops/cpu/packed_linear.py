@@ -40,7 +40,7 @@ AnyTiles = Tiles | AmxTiles
 
 
 def tiles_for(module: ir.Module, arithmetic: FloatArithmetic) -> AnyTiles:
-    """What multiplies rows with packed weights, which are read once."""
+    """Returns the tiles that multiply rows with packed weights, which are read once."""
     if isinstance(arithmetic, BFloat16Arithmetic) and has_amx():
         return AmxTiles(module)
     return Tiles(module, arithmetic, streamed=True)
@@ -64,12 +64,12 @@ class InputRows(NamedTuple):
     size: ir.Value
 
     def phase(self, builder: ir.IRBuilder, arithmetic: FloatArithmetic) -> Phase:
-        """The phase that prepares the rows; they are `input_rows` of the tasks' context."""
+        """Returns the phase that prepares the rows; they are `input_rows` of the tasks' context."""
         blocks = builder.udiv(builder.add(self.count, i64(ROWS_PER_TASK - 1)), i64(ROWS_PER_TASK))
         return Phase(blocks, lambda builder, index, context: context.input_rows._prepare(builder, index, arithmetic))
 
     def _prepare(self, builder: ir.IRBuilder, block: ir.Value, arithmetic: FloatArithmetic) -> None:
-        """A task: prepares `ROWS_PER_TASK` rows."""
+        """Builds a task that prepares `ROWS_PER_TASK` rows."""
         begin = builder.mul(block, i64(ROWS_PER_TASK))
         with for_range(builder, minimum(builder, self.count, builder.add(begin, i64(ROWS_PER_TASK))), begin) as row:
             first = builder.mul(row, self.size)
@@ -105,16 +105,16 @@ class Weight(NamedTuple):
 
     @staticmethod
     def from_buffer(builder: ir.IRBuilder, buffer: Buffer, arithmetic: FloatArithmetic) -> "Weight":
-        """The weight in an argument `[s, in, w]` or `[s, in / 2, 2 w]`."""
+        """Returns the weight in an argument `[s, in, w]` or `[s, in / 2, 2 w]`."""
         row_address = builder.mul(buffer.size(2), i64(arithmetic.size))
         return Weight(buffer.data, buffer.size(0), buffer.size(1), builder.udiv(row_address, i64(VECTOR)))
 
     def width(self, builder: ir.IRBuilder) -> ir.Value:
-        """Bytes of one row's outputs of a panel."""
+        """Returns the bytes of one row's outputs of a panel."""
         return builder.mul(self.columns, i64(VECTOR))
 
     def vectors(self, builder: ir.IRBuilder) -> ir.Value:
-        """Number of vectors of the whole weight."""
+        """Returns the number of vectors of the whole weight."""
         return builder.mul(builder.mul(self.panels, self.steps), self.columns)
 
     def multiply_rows(
@@ -148,7 +148,7 @@ def multiply_panel(
     sizes: tuple[ir.Value, ir.Value, ir.Value],
     residual: ir.Value | None = None,
 ) -> None:
-    """A task: all rows times one panel; zeros for rows of padding.
+    """Builds a task: all rows times one panel; zeros for rows of padding.
 
     Args:
         x, y: addresses of rows and outputs.
@@ -208,5 +208,5 @@ def clear(builder: ir.IRBuilder, base: ir.Value, begin: ir.Value, end: ir.Value)
 
 
 def valid_rows(builder: ir.IRBuilder, num_valid: Buffer, rows: ir.Value) -> ir.Value:
-    """The number of rows that are not padding, from an argument `int32[]`."""
+    """Returns the number of rows that are not padding, from an argument `int32[]`."""
     return clamp(builder, read(builder, num_valid.data, I32), rows)

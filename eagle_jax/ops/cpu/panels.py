@@ -68,7 +68,7 @@ def pack(weight: Float[Array, "*o i"]) -> Panels:
 
 
 def fits(weight: Any) -> bool:
-    """Whether it is a float weight that can be packed."""
+    """Returns whether it is a float weight that can be packed."""
     if not isinstance(weight, jax.Array) or weight.dtype not in PAIRED or weight.size == 0:
         return False
     return weight.shape[-1] % PAIRED[weight.dtype] == 0
@@ -83,10 +83,10 @@ def unpack(panels: Panels) -> Float[Array, "*o i"]:
 
 def split(weight: Shaped[Array, "*o i"]) -> Shaped[Array, "s w i"]:
     """Divides the outputs into panels, with zeros at the end."""
-    whole = weight.reshape(-1, weight.shape[-1])
-    outputs = whole.shape[0]
+    rows = weight.reshape(-1, weight.shape[-1])
+    outputs = rows.shape[0]
     width = next((width for width in WIDTHS if outputs % width == 0), WIDTHS[0])
-    return jnp.pad(whole, ((0, -outputs % width), (0, 0))).reshape(-1, width, weight.shape[-1])
+    return jnp.pad(rows, ((0, -outputs % width), (0, 0))).reshape(-1, width, weight.shape[-1])
 
 
 def join(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "*o i"]:
@@ -96,12 +96,12 @@ def join(cut: Shaped[Array, "s w i"], shape: tuple[int, ...]) -> Shaped[Array, "
 
 
 def gather_outputs(panels: Panels, indices: Int[Array, "*n"]) -> Float[Array, "*n i"]:
-    """Rows of a weight `[out, in]` by index."""
+    """Returns the rows of a weight `[out, in]` by index."""
     apart = _by_output(panels)
     width = apart.shape[2]
     return gather(apart, indices // width, indices % width).reshape(*indices.shape, -1)
 
 
 def _by_output(panels: Panels) -> Float[Array, "s i w p"]:
-    """`[s, in / p, w, p]`."""
+    """Returns `[s, in / p, w, p]`."""
     return panels.data.reshape(*panels.data.shape[:2], -1, PAIRED[panels.dtype])

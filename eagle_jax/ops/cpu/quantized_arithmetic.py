@@ -38,7 +38,7 @@ BYTES, HALVES = ir.VectorType(I8, VECTOR), ir.VectorType(ir.HalfType(), LANES)
 
 
 def arithmetic_of(kind: ProductKind) -> "QuantizedArithmetic | Float8Arithmetic":
-    """The arithmetic of a kind of products on this CPU."""
+    """Returns the arithmetic of a kind of products on this CPU."""
     return Float8Arithmetic(kind) if kind.levels == E4M3 else QuantizedArithmetic(kind, in_bytes=has_amx())
 
 
@@ -102,7 +102,7 @@ class QuantizedArithmetic:
         return [bit % 16 // self.bits * 2 + bit // 16 for bit in initial]
 
     def convert(self, builder: ir.IRBuilder, codes: ir.Value) -> list[ir.Value]:
-        """16 elements of x in their memory format, in each plane."""
+        """Converts 16 elements of x in their memory format, in each plane."""
         kind = ir.VectorType(ir.IntType(self.part_bits), LANES)
         lanes = [word * self.inputs + input_ for word in range(LANES // self.inputs) for input_ in self.order]
         high = builder.ashr(builder.add(codes, integers(128)), integers(8))
@@ -130,7 +130,7 @@ class QuantizedArithmetic:
         return 128 if self._bytes and self._bytes.signed and not _is_small(self.kind) else 0
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:
-        """What the offset and the zero point add, by the sum of the row's codes."""
+        """Returns the terms of the offset and the zero point, by the sum of the row's codes."""
         if (factor := self._offset - self.kind.zero_point) == 0:
             return ir.Constant(INTEGERS, None)
         return splat(builder, builder.mul(read(builder, addresses.origin, I32), ir.Constant(I32, factor)))
@@ -212,27 +212,27 @@ class Float8Arithmetic:
 
 
 def scale_bytes(kind: ProductKind) -> int:
-    """Bytes of the scales, and minima, of 16 outputs."""
+    """Returns the number of bytes of the scales, and minima, of 16 outputs."""
     return kind.scale_parts * LANES * (2 if kind.scale_dtype == "float16" else WORD)
 
 
 def _is_small(kind: ProductKind) -> bool:
-    """Whether bytes of codes are `MAX_SMALL` at most."""
+    """Returns whether bytes of codes are `MAX_SMALL` at most."""
     return 2**kind.bits - 1 <= MAX_SMALL and kind.levels not in TABLES
 
 
 def has_byte_products() -> bool:
-    """Whether this CPU multiplies bytes."""
+    """Returns whether this CPU multiplies bytes."""
     return byte_products(small=False) is not None
 
 
 def has_byte_shuffles() -> bool:
-    """Whether this CPU looks up bytes in a table of 16."""
+    """Returns whether this CPU looks up bytes in a table of 16."""
     return bool({"avx2", "neon"} & features())
 
 
 def _scales(builder: ir.IRBuilder, addresses: Addresses, kind: ProductKind, part: int) -> ir.Value:
-    """The scales (part 0) or minima (part 1) of 16 outputs."""
+    """Returns the scales (part 0) or minima (part 1) of 16 outputs."""
     address = at(builder, addresses.scales, part, scale_bytes(kind) // kind.scale_parts)
     if kind.scale_dtype == "float16":
         return builder.fpext(read(builder, address, HALVES), FLOATS)
@@ -240,7 +240,7 @@ def _scales(builder: ir.IRBuilder, addresses: Addresses, kind: ProductKind, part
 
 
 def _looked_up(builder: ir.IRBuilder, indices: ir.Value, table: list[int]) -> ir.Value:
-    """Entries of a table of 16 bytes, by the bytes of a vector."""
+    """Returns the entries of a table of 16 bytes, by the bytes of a vector."""
     x86 = ("llvm.x86.avx512.pshuf.b.512", 64) if "avx512bw" in features() else ("llvm.x86.avx2.pshuf.b", 32)
     name, size = ("llvm.aarch64.neon.tbl1.v16i8", 16) if "neon" in features() else x86
     kind = ir.VectorType(I8, size)

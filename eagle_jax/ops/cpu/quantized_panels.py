@@ -59,7 +59,7 @@ class QuantizedPanels(PackedWeight):
         return self.scales.shape[2] > self.words.shape[2]
 
     def kind(self, row_bits: int) -> ProductKind:
-        """The kind of products with rows of so many bits."""
+        """Returns the kind of products with rows of this number of bits."""
         return _kind(self.bits, self.levels, self.has_minima, self.scales.dtype, row_bits)
 
     def unpack(self) -> QuantArray:
@@ -75,15 +75,15 @@ class QuantizedPanels(PackedWeight):
 
 
 def fits(weight: QuantArray) -> bool:
-    """Whether a weight can be packed: known levels, groups of a multiple of 16 inputs."""
-    whole = weight.size > 0 and (weight.shape[-1] // weight.scales.shape[-1]) % LANES == 0
-    known = weight.levels in (INT, E4M3, *TABLES) and weight.scales.dtype in SCALE_DTYPES
+    """Returns whether a weight can be packed: known levels, groups of a multiple of 16 inputs."""
+    is_aligned = weight.size > 0 and (weight.shape[-1] // weight.scales.shape[-1]) % LANES == 0
+    is_supported = weight.levels in (INT, E4M3, *TABLES) and weight.scales.dtype in SCALE_DTYPES
     single = weight.order is None or weight.order.ndim == 1
-    return whole and known and single and (weight.minima is None or weight.levels == INT)
+    return is_aligned and is_supported and single and (weight.minima is None or weight.levels == INT)
 
 
 def kind_of(weight: QuantArray, row_bits: int) -> ProductKind:
-    """The kind of products of a weight that `fits`, packed, with rows of so many bits."""
+    """Returns the kind of products of a weight that `fits`, packed, with rows of this number of bits."""
     return _kind(weight.bits, weight.levels, weight.minima is not None, weight.scales.dtype, row_bits)
 
 
@@ -122,7 +122,7 @@ def _kind(bits: int, levels: str, has_minima: bool, scales: np.dtype, row_bits: 
 
 
 def _array(panels: QuantizedPanels, codes: Num[Array, "*o i"], parts: Float[Array, "*o g p"]) -> QuantArray:
-    """A weight, or some of its rows, by its codes and what its groups have."""
+    """Returns a weight, or some of its rows, by its codes and what its groups have."""
     factor, scales = panels.kind(16).factor, parts[..., 0]
     return QuantArray(
         codes=codes,
@@ -136,7 +136,7 @@ def _array(panels: QuantizedPanels, codes: Num[Array, "*o i"], parts: Float[Arra
 
 
 def _unsigned(weight: QuantArray) -> Num[Array, "*o i"]:
-    """Codes as they are packed: bits of floats, indices, integers less the zero point."""
+    """Returns codes as they are packed: bits of floats, indices, integers less the zero point."""
     if weight.levels == E4M3:
         return jax.lax.bitcast_convert_type(weight.codes, jnp.uint8)
     if weight.levels in TABLES or weight.minima is not None:
@@ -145,7 +145,7 @@ def _unsigned(weight: QuantArray) -> Num[Array, "*o i"]:
 
 
 def _first_bits(bits: int) -> UInt32[np.ndarray, "n"]:
-    """First bit of each input in its word."""
+    """Returns the first bit of each input in its word."""
     inputs = np.arange(32 // bits, dtype=np.uint32)
     return inputs // 2 * bits + inputs % 2 * 16
 
@@ -156,14 +156,14 @@ def _words(codes: Num[Array, "s w i"], bits: int) -> UInt32[Array, "s _ w"]:
 
 
 def _codes(words: UInt32[Array, "n _"], panels: QuantizedPanels) -> Num[Array, "n i"]:
-    """Codes as a `QuantArray` has them."""
+    """Returns codes as a `QuantArray` has them."""
     apart = words[..., None] >> _first_bits(panels.bits)[None, None] & np.uint32(2**panels.bits - 1)
-    whole = apart.reshape(len(words), -1)
+    codes = apart.reshape(len(words), -1)
     quant_type = QuantType(panels.bits, levels=panels.levels, has_minima=panels.has_minima)
     if panels.levels == E4M3:
-        return jax.lax.bitcast_convert_type(whole.astype(jnp.uint8), quant_type.code_dtype)
+        return jax.lax.bitcast_convert_type(codes.astype(jnp.uint8), quant_type.code_dtype)
     is_unsigned = panels.levels in TABLES or panels.has_minima
-    return (whole.astype(jnp.int32) - (0 if is_unsigned else 2 ** (panels.bits - 1))).astype(quant_type.code_dtype)
+    return (codes.astype(jnp.int32) - (0 if is_unsigned else 2 ** (panels.bits - 1))).astype(quant_type.code_dtype)
 
 
 def _as_bits(scales: Float[Array, "s g _"]) -> Array:

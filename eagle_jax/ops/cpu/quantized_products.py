@@ -62,7 +62,7 @@ def product(
     kind: ProductKind,
     num_valid: Int[Array, ""],
 ) -> Float[Array, "r o"]:
-    """`rows @ weight.T` in float32.
+    """Computes `rows @ weight.T` in float32.
 
     Args:
         words: `[out / w, in bits / 32, w]`: codes, packed as `QuantizedArithmetic` says; w is a multiple of 16.
@@ -86,7 +86,7 @@ class Products:
     kind: ProductKind
 
     def names(self) -> list[str]:
-        """Name of the handler."""
+        """Returns the name of the handler."""
         return [_name(self.kind)]
 
     def build(self, module: ir.Module) -> None:
@@ -196,7 +196,7 @@ def _panel(
     wide: AnyTiles,
     arithmetic: AnyArithmetic,
 ) -> None:
-    """A task: all rows times one panel.
+    """Builds a task: all rows times one panel.
 
     Args:
         narrow, wide: for groups of less than `MIN_GROUP_OF_AMX` inputs, and for others.
@@ -247,7 +247,7 @@ def _panel(
 
 @contextlib.contextmanager
 def _blocks(builder: ir.IRBuilder, sizes: _Sizes) -> Iterator[_Block]:
-    """A loop over the blocks."""
+    """Builds a loop over the blocks."""
     groups = builder.udiv(sizes.inputs, sizes.group)
     each = builder.udiv(sizes.blocks, groups)
     with for_range(builder, groups) as group, for_range(builder, sizes.group, step=MAX_BLOCK) as start:

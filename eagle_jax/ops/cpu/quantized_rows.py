@@ -26,7 +26,7 @@ MIN_SCALE = float(np.float32(1e-34))  # of a block's scale; blocks with a smalle
 
 
 def scales_of(builder: ir.IRBuilder, row_address: ir.Value, size: ir.Value, highest: int) -> tuple[ir.Value, ir.Value]:
-    """A block's scale, NaN if a value is not finite, and its inverse, 0 for blocks of zeros."""
+    """Returns a block's scale, NaN if a value is not finite, and its inverse, 0 for blocks of zeros."""
     maxima, non_finite = alloca(builder, VECTOR), alloca(builder, VECTOR)
     for place in (maxima, non_finite):
         write(builder, constant(0.0), place)

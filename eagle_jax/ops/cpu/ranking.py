@@ -44,7 +44,7 @@ COMPARE_COST, EXP_COST = 1, 8  # of a vector, in multiplied vectors
 
 
 def top_k(x: Float[Array, "r v"], count: int, logit_scale: float) -> tuple[Float[Array, "r k"], Int[Array, "r k"]]:
-    """The `count` largest values of each row and their indices, largest first, of equal ones the lowest index.
+    """Returns the `count` largest values of each row and their indices, largest first, of equal ones the lowest index.
 
     NaN counts as -inf.
 
@@ -61,7 +61,7 @@ def top_k(x: Float[Array, "r v"], count: int, logit_scale: float) -> tuple[Float
 
 
 def names() -> list[str]:
-    """Names of the handlers."""
+    """Returns the names of the handlers."""
     return [NAME]
 
 
@@ -98,7 +98,7 @@ def _body(call: Call) -> None:
 
 
 def _wants_scores(builder: ir.IRBuilder, context: _Context) -> ir.Value:
-    """Whether log-probabilities are asked for."""
+    """Returns whether log-probabilities are asked for."""
     return builder.fcmp_unordered("!=", read(builder, context.logit_scale, F32), ir.Constant(F32, 0.0))
 
 
@@ -131,16 +131,16 @@ def _for_vectors(
     builder: ir.IRBuilder, row_address: ir.Value, size: ir.Value, visit: Callable[[ir.Value, ir.Value], None]
 ) -> None:
     """Calls `visit(first, address)` for every 16 values; the last vector is a copy, padded with -inf."""
-    num_whole = builder.sub(size, builder.urem(size, i64(LANES)))
-    with for_range(builder, num_whole, step=LANES) as first:
+    num_full = builder.sub(size, builder.urem(size, i64(LANES)))
+    with for_range(builder, num_full, step=LANES) as first:
         visit(first, at(builder, row_address, first, WORD))
     padded = alloca(builder, VECTOR)
-    with builder.if_then(builder.icmp_unsigned("<", num_whole, size)):
+    with builder.if_then(builder.icmp_unsigned("<", num_full, size)):
         write(builder, constant(-math.inf), padded)
-        with for_range(builder, size, num_whole) as index:
+        with for_range(builder, size, num_full) as index:
             value = read(builder, at(builder, row_address, index, WORD), F32)
-            write(builder, value, at(builder, padded, builder.sub(index, num_whole), WORD))
-        visit(num_whole, padded)
+            write(builder, value, at(builder, padded, builder.sub(index, num_full), WORD))
+        visit(num_full, padded)
 
 
 def _insert(builder: ir.IRBuilder, selected: _Selected, value: ir.Value, index: ir.Value) -> None:

@@ -28,7 +28,7 @@ class Buffer:
     dims: tuple[ir.Value, ...]
 
     def size(self, axis: int) -> ir.Value:
-        """Its length along an axis."""
+        """Returns its length along an axis."""
         return self.dims[axis]
 
 
@@ -53,7 +53,7 @@ class Signature:
     relations: Sequence[str] = ()
 
     def describe(self, relation: str) -> str:
-        """The relation, and the buffers whose lengths it compares."""
+        """Returns the relation, and the buffers whose lengths it compares."""
         names = set(re.findall(r"[a-z]\w*", relation))
         types = ({**self.arguments, **self.results}).items()
         involved = [f"{name} {type_}" for name, type_ in types if names & set(_parsed(type_)[1])]
@@ -75,7 +75,7 @@ class Checks:
             self.message = builder.phi(POINTER)
 
     def buffers(self, frame: ir.Value, signature: Signature) -> tuple[list[Buffer], list[Buffer]]:
-        """Arguments and results, all checks after them."""
+        """Returns arguments and results, all checks after them."""
         lengths: dict[str, ir.Value] = {}
         kinds = (
             ("argument", ARGS | {"list": FRAME["args"], "buffers": ARGS["args"]}, signature.arguments),
@@ -108,9 +108,9 @@ class Checks:
     def _buffer(self, pointer: ir.Value, type_: str, what: str, lengths: dict[str, ir.Value]) -> Buffer:
         builder = self.builder
         dtype, symbols = _parsed(type_)
-        found_dtype = read(builder, at(builder, pointer, BUFFER["dtype"]), I32)
+        actual_dtype = read(builder, at(builder, pointer, BUFFER["dtype"]), I32)
         rank = read(builder, at(builder, pointer, BUFFER["rank"]), I64)
-        same_dtype = builder.icmp_unsigned("==", found_dtype, _i32(DTYPES[dtype]))
+        same_dtype = builder.icmp_unsigned("==", actual_dtype, _i32(DTYPES[dtype]))
         self._require(builder.and_(same_dtype, builder.icmp_unsigned("==", rank, i64(len(symbols)))), what)
         dims = read(builder, at(builder, pointer, BUFFER["dims"]), POINTER)
         sizes = tuple(read(builder, at(builder, dims, axis, 8), I64) for axis in range(len(symbols)))
@@ -135,7 +135,7 @@ class Checks:
 
 @functools.cache
 def _parsed(type_: str) -> tuple[str, tuple[str, ...]]:
-    """Name of the dtype, and a symbol or a number for each axis."""
+    """Returns the name of the dtype, and a symbol or a number for each axis."""
     dtype, shape = type_.removesuffix("]").split("[")
     return dtype, tuple(filter(None, shape.replace(" ", "").split(",")))
 
@@ -145,7 +145,7 @@ def _i32(value: int) -> ir.Constant:
 
 
 def _text(module: ir.Module, text: str) -> ir.Value:
-    """The address of a constant C string."""
+    """Returns the address of a constant C string."""
     data = bytearray(text.encode() + b"\0")
     variable = ir.GlobalVariable(module, ir.ArrayType(I8, len(data)), module.get_unique_name("message"))
     variable.linkage, variable.global_constant = "internal", True
@@ -159,7 +159,7 @@ COMPARISONS = {ast.Eq: "==", ast.LtE: "<=", ast.GtE: ">="}
 def _condition(
     builder: ir.IRBuilder, relation: str, lengths: Mapping[str, ir.Value]
 ) -> tuple[ir.Value, list[ir.Value]]:
-    """Whether a relation holds, and bits that say whether a product in it overflowed."""
+    """Returns whether a relation holds, and bits that say whether a product in it overflowed."""
     overflows: list[ir.Value] = []
 
     def number(node: ast.expr) -> ir.Value:

@@ -15,12 +15,14 @@ SYMBOL_TABLE_SECTION, SYMBOL_TABLE_COMMAND = 2, 2  # SHT_SYMTAB, LC_SYMTAB
 
 
 def unresolved(data: bytes) -> list[str]:
-    """Undefined names of an object that this process has not; those that Python alone finds are made known to LLVM."""
+    """Returns undefined names of an object that this process has not; those that Python alone finds are made known
+    to LLVM.
+    """
     return [name for name in undefined(data) if not _resolve(name)]
 
 
 def undefined(data: bytes) -> list[str]:
-    """Names that an object uses and does not define.
+    """Returns names that an object uses and does not define.
 
     Raises:
         NotImplementedError: the object is neither ELF nor Mach-O.

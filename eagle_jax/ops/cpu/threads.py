@@ -89,7 +89,7 @@ def run_phases(call: Call, phases: Sequence[Phase], work: ir.Value, context: Any
 
 
 def _num_helpers(call: Call, tasks: ir.Value, work: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """How many waiting threads get the job, and how many helpers it needs from the pool if too few wait."""
+    """Returns how many waiting threads get the job, and how many helpers it needs from the pool if too few wait."""
     builder, num_waiting, num_called = call.builder, alloca(call.builder, 8), alloca(call.builder, 8)
     for result in (num_waiting, num_called):
         write(builder, i64(0), result)
@@ -109,7 +109,7 @@ def _num_helpers(call: Call, tasks: ir.Value, work: ir.Value) -> tuple[ir.Value,
 
 
 def _runner(call: Call, name: str, values: Sequence[ir.Value], tree: Any, phase: Phase) -> ir.Function:
-    """The function `run(context, index)`, which runs one task."""
+    """Returns the function `run(context, index)`, which runs one task."""
     run = internal_function(call.module, name, [POINTER, I64])
     context, index = run.args
     builder = ir.IRBuilder(run.append_basic_block("entry"))
@@ -120,7 +120,9 @@ def _runner(call: Call, name: str, values: Sequence[ir.Value], tree: Any, phase:
 
 
 def _worker_function(module: ir.Module) -> ir.Function:
-    """The function `work(job, share)`: runs the tasks of this share in every phase, and steals from late shares."""
+    """Returns the function `work(job, share)`: runs the tasks of this share in every phase, and steals from late
+    shares.
+    """
     name = "eagle_jax_work"
     if name in module.globals:
         return module.globals[name]
@@ -194,7 +196,7 @@ def _wait(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value, max_polls: ir.
 
 
 def _is_less(builder: ir.IRBuilder, done: ir.Value, tasks: ir.Value) -> ir.Value:
-    """Whether not all tasks are done."""
+    """Returns whether not all tasks are done."""
     return builder.icmp_unsigned("<", builder.load_atomic(done, "acquire", 8, typ=I64), tasks)
 
 
@@ -214,7 +216,7 @@ def _schedule_helpers(call: Call, job: ir.Value, helpers: ir.Value) -> None:
 
 
 def _helper_function(module: ir.Module) -> ir.Function:
-    """The function `help(job)` that XLA's pool runs: joins the job, then waits for further ones.
+    """Returns the function `help(job)` that XLA's pool runs: joins the job, then waits for further ones.
 
     XLA may run it in the calling thread; then it returns at once.
     """
@@ -244,7 +246,7 @@ def _join(builder: ir.IRBuilder, job: ir.Value) -> None:
 
 
 def _num_threads(call: Call) -> ir.Value:
-    """Number of threads of XLA's pool; 1 if it does not say."""
+    """Returns the number of threads of XLA's pool; 1 if it does not say."""
     builder = call.builder
     result = alloca(builder, 8)
     write(builder, i64(1), result)

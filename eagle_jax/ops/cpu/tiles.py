@@ -110,7 +110,7 @@ class Tiles:
         return function
 
     def _columns_at_once(self, rows: int) -> int:
-        """Columns in a tile of this number of rows."""
+        """Returns the number of columns in a tile of this number of rows."""
         if "avx512f" in features():
             return MAX_COLUMNS if rows <= self._max_rows_all_columns else MAX_COLUMNS // 2
         return max(1, MAX_COLUMNS // rows)
@@ -136,7 +136,7 @@ def _add_row_sums(
 
 
 def _columns_in_registers(rows: int, columns: int) -> int:
-    """How many columns' weights fit into registers beside the sums of all columns; at least 1."""
+    """Returns how many columns' weights fit into registers together with the sums of all columns; at least 1."""
     return max(columns if rows * columns + columns < REGISTERS else columns // 2, 1)
 
 

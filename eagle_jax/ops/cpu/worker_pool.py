@@ -62,7 +62,7 @@ def pass_table(code: Code) -> None:
 
 
 def num_waiting(builder: ir.IRBuilder) -> ir.Value:
-    """Number of threads that wait for a job."""
+    """Returns the number of threads that wait for a job."""
     count = alloca(builder, 8)
     write(builder, i64(0), count)
     with _slots(builder) as slot:
@@ -102,23 +102,23 @@ def count_called(builder: ir.IRBuilder, number: int) -> None:
 
 
 def num_missing(builder: ir.IRBuilder) -> ir.Value:
-    """Number of threads that were scheduled and have not started yet."""
+    """Returns the number of threads that were scheduled and have not started yet."""
     return builder.load_atomic(at(builder, _table(builder), NUM_CALLED), "monotonic", 8, typ=I64)
 
 
 def work_loop(builder: ir.IRBuilder, run_job: Callable[[ir.IRBuilder, ir.Value], None]) -> None:
     """Builds the loop in which a thread waits for jobs, if a slot is empty; `run_job(builder, job)` builds one job."""
-    own_slot, polls, num_jobs = (alloca(builder, 8) for _ in range(3))
-    write(builder, NULL, own_slot)
+    slot_address, polls, num_jobs = (alloca(builder, 8) for _ in range(3))
+    write(builder, NULL, slot_address)
     write(builder, i64(0), num_jobs)
     with for_range(builder, i64(SLOTS)) as index:
         slot = at(builder, _table(builder), builder.add(index, i64(1)), LINE)
-        has_none = builder.icmp_unsigned("==", builder.ptrtoint(read(builder, own_slot, POINTER), I64), i64(0))
+        has_none = builder.icmp_unsigned("==", builder.ptrtoint(read(builder, slot_address, POINTER), I64), i64(0))
         is_empty = builder.icmp_unsigned("==", _load(builder, slot), EMPTY)
         with builder.if_then(builder.and_(has_none, is_empty)), builder.if_then(_exchange(builder, slot, EMPTY, FREE)):
-            write(builder, slot, own_slot)
+            write(builder, slot, slot_address)
             builder.atomic_rmw("umax", _table(builder), builder.add(index, i64(1)), "acq_rel")
-    slot = read(builder, own_slot, POINTER)
+    slot = read(builder, slot_address, POINTER)
     with builder.if_then(builder.icmp_unsigned("!=", builder.ptrtoint(slot, I64), i64(0))):
         write(builder, i64(0), polls)
         with forever(builder) as leave:
@@ -141,7 +141,7 @@ def work_loop(builder: ir.IRBuilder, run_job: Callable[[ir.IRBuilder, ir.Value],
 
 @contextlib.contextmanager
 def _slots(builder: ir.IRBuilder) -> Iterator[ir.Value]:
-    """A loop over the slots that were ever used."""
+    """Builds a loop over the slots that were ever used."""
     table = _table(builder)
     with for_range(builder, builder.load_atomic(table, "monotonic", 8, typ=I64)) as index:
         yield at(builder, table, builder.add(index, i64(1)), LINE)
@@ -156,5 +156,5 @@ def _load(builder: ir.IRBuilder, slot: ir.Value) -> ir.Value:
 
 
 def _exchange(builder: ir.IRBuilder, slot: ir.Value, old: ir.Value, new: ir.Value) -> ir.Value:
-    """Compare and exchange; returns whether the slot held `old`."""
+    """Compares and exchanges; returns whether the slot held `old`."""
     return builder.extract_value(builder.cmpxchg(slot, old, new, "acq_rel", "acquire"), 1)

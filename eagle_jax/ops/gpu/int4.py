@@ -29,7 +29,9 @@ ZERO = 2**23 + 8  # what code 0 becomes there
 
 
 def refusal(outputs: int, inputs: int, groups: int) -> str | None:
-    """Why a weight `[outputs, inputs]` of so many groups is left; None if it comes apart into whole blocks."""
+    """Returns why a weight `[outputs, inputs]` with this number of groups is not supported; None if it comes apart
+    into whole blocks.
+    """
     if outputs % WIDE or inputs % INPUTS:
         return f"a weight of {outputs} x {inputs} does not come apart into blocks of {WIDE} x {INPUTS}"
     group = inputs // groups
@@ -41,7 +43,7 @@ def refusal(outputs: int, inputs: int, groups: int) -> str | None:
 def product(
     rows: Float[Array, "r i"], codes: Int[Array, "o i"], scales: Float[Array, "o g"], *, interpret: bool = False
 ) -> Float[Array, "r o"]:
-    """`rows @ weight.T`, multiplied in bfloat16, added up and returned in float32.
+    """Computes `rows @ weight.T`, multiplied in bfloat16, added up and returned in float32.
 
     Args:
         rows: bfloat16.
@@ -77,7 +79,7 @@ def product(
 
 
 def cut(blocks: int, steps: int) -> int:
-    """Into how many parts the inputs are cut, where the outputs alone make `blocks` programs."""
+    """Returns the number of parts that the inputs are cut into, where the outputs alone make `blocks` programs."""
     parts = 1
     while blocks * parts < PROGRAMS and steps % (2 * parts) == 0 and steps // (2 * parts) >= LEAST_STEPS:
         parts *= 2
@@ -85,7 +87,7 @@ def cut(blocks: int, steps: int) -> int:
 
 
 def _kernel(even: Any, odd: Any, packed: Any, scales: Any, out: Any, *, steps: int, inputs: int) -> None:
-    """A program: even and odd columns `[in / 2, r]`, bytes `[o, in / 2]`, scales `[o, g]`; makes `[o, r]`."""
+    """Runs one program: even and odd columns `[in / 2, r]`, bytes `[o, in / 2]`, scales `[o, g]`; makes `[o, r]`."""
     from jax.experimental.pallas.triton import load, store
 
     group, outputs = inputs // scales.shape[1], out.shape[0]

@@ -25,7 +25,7 @@ SPAN, SPANS = 512, 16  # fewest slots of a program, and most programs along the 
 
 
 def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r c"]:
-    """The average over all that each row sees.
+    """Returns the average over all that each row sees.
 
     Args:
         interpret: run in Pallas's interpreter.
@@ -53,7 +53,7 @@ def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
     parts = [jax.ShapeDtypeStruct((spans, batch, heads, rows, *width), jnp.float32) for width in ((), (), (size,))]
 
     def of_head(array: Any) -> pl.BlockSpec:
-        """The whole array of one request and kv head, or of one request where heads share it."""
+        """Returns the whole array of one request and kv head, or of one request where heads share it."""
         by_head = array.ndim == 4
         shape = (None, None, *array.shape[2:]) if by_head else (None, *array.shape[1:])
         rest = (0,) * (array.ndim - (2 if by_head else 1))
@@ -89,8 +89,8 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     node = row % nodes
 
     def block_of(ref: Any, at: Array, count: Array | int) -> Array:
-        """Rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has not. In the
-        cache it reads the rows of this program's head.
+        """Returns the rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has
+        not. In the cache it reads the rows of this program's head.
         """
         inside = (at < count)[:, None] & (column < size)[None]
         head = (cached,) if ref.ndim == 3 else ()

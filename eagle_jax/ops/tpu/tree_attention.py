@@ -31,7 +31,7 @@ LEAST = 8  # fresh rows: Mosaic makes no product with a single one
 
 
 def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
-    """The average over all that each row sees.
+    """Returns the average over all that each row sees.
 
     Args:
         interpret: run in Pallas's interpreter; None does so where there is no TPU.
@@ -147,8 +147,8 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
         for head in heads:
             values = v[head]
             if tiling.ragged:  # beyond the cache there may be anything, and nothing times anything may be no number
-                own = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
-                values = jnp.where(own < length[row], values, jnp.zeros_like(values))
+                value_slot = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
+                values = jnp.where(value_slot < length[row], values, jnp.zeros_like(values))
             seen = jnp.where(committed, scores(q[head], k[head], softcap), UNSEEN)
             _keep(sums, head, absorb(tuple(ref[head] for ref in sums), seen, values))
 
@@ -174,11 +174,11 @@ def _steps(case: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, 
 
 
 def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
-    """Arrays with their padding, and which part of each a step reads."""
+    """Returns arrays with their padding, and which part of each a step reads."""
     size, fresh = case.q.shape[3], max(case.visible.shape[2], LEAST)
     q = _pad(case.q.reshape(*case.q.shape[:2], case.group, case.nodes, size), 3, tiling.nodes)
     visible = _pad(_pad(case.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
-    whole = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them
+    heads_per_tile = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them
     parts = max(tiling.nodes // tiling.rows, 1)  # tiles of a query head
 
     def by_rows(b: Any, t: Any, k: Any, i: Any, *_: Any) -> tuple[Any, ...]:
@@ -189,14 +189,14 @@ def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.B
         return cache_rows[b], k, jnp.minimum(start[b] + i, last), 0
 
     arrays = [q.reshape(*case.q.shape[:2], -1, size), *(_pad(part, 2, fresh) for part in case.fresh)]
-    arrays.append(jnp.tile(visible, (1, whole, 1)))
+    arrays.append(jnp.tile(visible, (1, heads_per_tile, 1)))
     specs = [
         pl.BlockSpec((None, tiling.heads, tiling.rows, size), lambda b, t, k, i, *_: (b, k, t, 0)),
         *[pl.BlockSpec((None, tiling.heads, fresh, size), lambda b, t, k, i, *_: (b, k, 0, 0))] * 2,
         pl.BlockSpec((None, tiling.rows, fresh), by_rows),
     ]
     if case.first is not None:
-        arrays.append(jnp.tile(_pad(case.first.astype(jnp.int32), 1, tiling.nodes), (1, whole))[..., None])
+        arrays.append(jnp.tile(_pad(case.first.astype(jnp.int32), 1, tiling.nodes), (1, heads_per_tile))[..., None])
         specs.append(pl.BlockSpec((None, tiling.rows, 1), by_rows))
     streamed = pl.BlockSpec((None, tiling.heads, tiling.block, size), block)
     return [*arrays, *case.prefix], [*specs, streamed, streamed]
@@ -208,7 +208,7 @@ def _unpadded(mixed: Float[Array, "b k p c"], case: AttentionCall) -> Float[Arra
 
 
 def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
-    """What the compiler is told: a full cache, read once for every tile of rows."""
+    """Returns the cost estimate for the compiler: a full cache, read once for every tile of rows."""
     batch, heads, rows, size = case.q.shape
     columns = case.slots + case.visible.shape[2]
     read = 2 * columns * size * tiling.tiles * case.prefix[0].dtype.itemsize
@@ -220,7 +220,7 @@ def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
 
 
 def _pad(array: Array, axis: int, size: int) -> Array:
-    """Zeros after the end. Rows of padding see nothing, and what they give is dropped."""
+    """Returns zeros after the end. Rows of padding see nothing, and what they give is dropped."""
     if array.shape[axis] == size:
         return array
     return jnp.pad(array, [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])

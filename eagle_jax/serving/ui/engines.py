@@ -36,12 +36,12 @@ class Engines:
     ):
         self.model, self._most, self._room = model, most, room
         self._first = {self._usual(*method): engine for method, engine in (first or {}).items()}
-        self._made: dict[DraftMethod, Engine] = {}  # the one that was used last is the last
+        self._engines: dict[DraftMethod, Engine] = {}  # the one that was used last is the last
         self._users: dict[DraftMethod, int] = {}
         self._making = asyncio.Lock()
 
     def method(self, drafter: str, tree: Tree) -> DraftMethod:
-        """The same method for everything that means it.
+        """Returns the same method for everything that means it.
 
         Raises:
             Refused: there is no such method for this model, or its trees are too large.
@@ -50,7 +50,7 @@ class Engines:
         if method in self:
             return method
         try:
-            shape = tree_shape(self.model, method.drafter, tree_given(method))
+            shape = tree_shape(self.model, method.drafter, tree_argument(method))
         except (ValueError, TypeError) as error:
             raise Refused(400, str(error)) from None
         if shape.nodes > MOST_NODES or shape.depth > MOST_DEPTH:
@@ -64,11 +64,11 @@ class Engines:
         return DraftMethod(name, tree if name not in METHODS or METHODS[name].trees else "auto")
 
     def __contains__(self, method: DraftMethod) -> bool:
-        return method in self._first or method in self._made
+        return method in self._first or method in self._engines
 
     @contextlib.asynccontextmanager
     async def using(self, method: DraftMethod) -> AsyncIterator[Engine]:
-        """The engine of one method, which stays at least as long as the block.
+        """Holds the engine of one method, which stays at least as long as the block.
 
         Raises:
             Refused: there is no room for another engine.
@@ -84,15 +84,15 @@ class Engines:
 
     async def _one(self, method: DraftMethod) -> Engine:
         async with self._making:
-            engine = self._made.pop(method, None)
+            engine = self._engines.pop(method, None)
             if engine is not None and not engine.alive:  # it broke down; another one may do better
                 await asyncio.to_thread(engine.close)
                 engine = None
-            self._made[method] = engine = engine or await self._new(method)
+            self._engines[method] = engine = engine or await self._new(method)
             return engine
 
     async def _new(self, method: DraftMethod) -> Engine:
-        while len(self._first) + len(self._made) >= self._most:
+        while len(self._first) + len(self._engines) >= self._most:
             if not await self._make_room():
                 raise Refused(429, "as many ways to draft are in use as fit at a time; ask again later")
         try:
@@ -110,9 +110,9 @@ class Engines:
         """Compiles an engine, which takes a while.
 
         Raises:
-            MemoryError: it does not fit beside the others.
+            MemoryError: it does not fit into memory with the others.
         """
-        drafting = {"drafter": method.drafter, "tree": tree_given(method)}
+        drafting = {"drafter": method.drafter, "tree": tree_argument(method)}
         try:
             return Engine(self.model, steps=1, record=method.drafter != "none", **drafting, **self._room)
         except RuntimeError as error:
@@ -123,14 +123,14 @@ class Engines:
 
     async def _make_room(self) -> bool:
         """Closes the engine that was used longest ago and is not in use; False if there is none."""
-        for method in self._made:
+        for method in self._engines:
             if not self._users.get(method):
-                await asyncio.to_thread(self._made.pop(method).close)
+                await asyncio.to_thread(self._engines.pop(method).close)
                 gc.collect()
                 return True
         return False
 
 
-def tree_given(method: DraftMethod) -> Any:
-    """The tree as the api takes it."""
+def tree_argument(method: DraftMethod) -> Any:
+    """Returns the tree as the api takes it."""
     return method.tree if isinstance(method.tree, str) else list(method.tree)

@@ -26,7 +26,7 @@ class Lane:
         self.result: Result | None = None
 
     def go(self) -> Iterator[dict[str, Any]]:
-        """One step further; tells what came with it."""
+        """Advances by one step and yields its event."""
         chunk: Chunk = next(self._chunks)
         self.seconds, self.result = chunk.seconds, chunk.result
         if chunk.token_ids:
@@ -36,7 +36,7 @@ class Lane:
 
 
 def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) -> Iterator[dict[str, Any]]:
-    """The events of a race, step by step; `lane` is "plain" or "drafted", and the last one is the verdict.
+    """Yields the events of a race, step by step; `lane` is "plain" or "drafted", and the last one is the verdict.
 
     Both lanes share the device, so they take turns: the one whose clock shows less goes next. Each clock counts the
     seconds that its own lane spent on decoding, prompts not included.
@@ -62,7 +62,9 @@ def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) 
 
 
 def verdict(plain: Result, drafted: Result) -> dict[str, Any]:
-    """Whether the two are the same token for token, how far they are, and how many times as fast the draft made it."""
+    """Returns whether the two are the same token for token, how far they are, and how many times as fast the draft made
+    it.
+    """
     pairs = zip(plain.token_ids, drafted.token_ids)
     seconds = plain.stats.decode_seconds, drafted.stats.decode_seconds
     return {

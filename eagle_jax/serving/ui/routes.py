@@ -19,7 +19,7 @@ from eagle_jax.serving.answering import EventStream
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.service import Service, openai_defaults
-from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_given
+from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_argument
 from eagle_jax.serving.ui.race import race
 from eagle_jax.serving.ui.step_events import StepEvents, summary
 
@@ -67,7 +67,7 @@ class Page:
                 if listed.title and listed.has(self._model)
             ],
             "drafter": None if method.drafter == "none" else method.drafter,
-            "tree": tree_given(method),
+            "tree": tree_argument(method),
             "suggestions": SUGGESTIONS,
         }
 
@@ -84,28 +84,28 @@ class Page:
         ]
 
     async def about(self, request: Request) -> Response:
-        """What the page has to know of the model."""
+        """Returns the facts about the model that the page shows."""
         _check_access(request)
         return Json(self._about)
 
     async def chat(self, request: Request) -> Response:
-        """An answer, step by step."""
+        """Streams an answer, step by step."""
         method, call = await self._asked(request)
         tickets: list[Ticket] = []
         events = self._answer(request.app.state.service, method, call, tickets)
-        return EventStream(_told(events), tickets, request.app.state.service.limits.answer_seconds)
+        return EventStream(_event_bytes(events), tickets, request.app.state.service.limits.answer_seconds)
 
     async def race(self, request: Request) -> Response:
-        """An answer with a draft beside the same without."""
+        """Streams an answer with a draft next to the same answer without one."""
         method, call = await self._asked(request)
         if self._racing.locked():
             raise Refused(429, "another race is on; start this one when it is over")
         await self._racing.acquire()  # at once, since nobody has it: no other request comes between
         seconds = request.app.state.service.limits.answer_seconds
-        return _Holding(self._racing, _told(self._race(method, call, seconds)), seconds)
+        return _Holding(self._racing, _event_bytes(self._race(method, call, seconds)), seconds)
 
     async def _asked(self, request: Request) -> tuple[DraftMethod, Call]:
-        """A request of the page: one for a chat as OpenAI has it, with a drafter and a tree."""
+        """Parses a request of the page: one for a chat in OpenAI's form, with a drafter and a tree."""
         _check_access(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
@@ -139,7 +139,7 @@ class Page:
         options = openai_defaults() | call.options
         prompt_and_limit = call.prompts[0], options.get("max_new_tokens")
         options["max_new_tokens"] = await asyncio.to_thread(self._engine.room_for, *prompt_and_limit)
-        events = race(self._model, call.prompts[0], drafter=method.drafter, tree=tree_given(method), **options)
+        events = race(self._model, call.prompts[0], drafter=method.drafter, tree=tree_argument(method), **options)
         while (update := await asyncio.to_thread(next, events, None)) is not None:
             yield update
             if time.monotonic() > until and "verdict" not in update:
@@ -161,8 +161,8 @@ class _Holding(EventStream):
             self._lock.release()
 
 
-async def _told(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    """Server-sent events; an error is one too, and ends them."""
+async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    """Yields server-sent events; an error is one too, and ends them."""
     try:
         async for update in events:
             yield event(update)
@@ -187,7 +187,7 @@ def _check_access(request: Request) -> None:
 
 
 def _tree(name: str, value: Any) -> Tree:
-    """A name of a tree, or whole numbers."""
+    """Returns a name of a tree, or whole numbers."""
     if isinstance(value, str) and len(value) <= 40:
         return value
     numbers = value if isinstance(value, list) and len(value) <= MOST_NODES else []

@@ -1,4 +1,4 @@
-"""Chunks of an answer as the page is told them: the text of each token, which were guessed, and the tree."""
+"""Chunks of an answer in the page's form: the text of each token, which were guessed, and the tree."""
 
 import functools
 import math
@@ -33,20 +33,24 @@ class StepEvents:
         self._answer = None if reasoning is None else ChatAnswer(tokenizer, "", prompt=prompt, reasoning=reasoning)
 
     def event(self, chunk: Chunk) -> dict[str, Any]:
-        """What came with one step. All but the last of its tokens were guessed; the last is the model's own, unless the
-        answer ends there and a further guess was right.
+        """Returns the event of one step. All but the last of its tokens were guessed; the last is the model's own,
+        unless the answer ends there and a further guess was right.
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
-        told = self._split(tokens, is_last=chunk.result is not None)
-        fields = told | {"tokens": tokens, "drafted": max(sum(chunk.accepted_lengths) - 1, 0), "seconds": chunk.seconds}
+        split = self._split(tokens, is_last=chunk.result is not None)
+        fields = split | {
+            "tokens": tokens,
+            "drafted": max(sum(chunk.accepted_lengths) - 1, 0),
+            "seconds": chunk.seconds,
+        }
         if chunk.step is not None and chunk.step.accepted and sum(chunk.step.valid) > 1:
             fields["tree"] = tree = _tree(self._tokenizer, chunk.step)
             fields["drafted"] = len(tree["accepted"]) - 1
         return fields
 
     def _split(self, tokens: list[dict[str, Any]], is_last: bool) -> dict[str, Any]:
-        """What the tokens add to the answer and to its reasoning; marks those that add nothing to the answer."""
+        """Returns the tokens' parts of the answer and of its reasoning; marks those that add nothing to the answer."""
         if self._answer is None:
             return {}
         content, reasoning = self._answer.content, self._answer.reasoning_content
@@ -58,10 +62,10 @@ class StepEvents:
         return dict(zip(("content", "reasoning_content"), added, strict=True))
 
     def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
-        """`text` in a piece for each token; a character belongs to the token that completes it."""
+        """Returns `text` in a piece for each token; a character belongs to the token that completes it."""
         before, self._ids = self._ids, [*self._ids, *token_ids][-BEFORE:]
-        whole = [*before, *token_ids]
-        lengths = [len(settled(decode(self._tokenizer, whole[:end]), ())) for end in range(len(before), len(whole) + 1)]
+        ids = [*before, *token_ids]
+        lengths = [len(settled(decode(self._tokenizer, ids[:end]), ())) for end in range(len(before), len(ids) + 1)]
         pieces, start = [], 0
         for length in lengths[1:-1]:
             end = min(max(len(text) - (lengths[-1] - length), start), len(text))
@@ -71,7 +75,7 @@ class StepEvents:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """What there is to say about a complete answer."""
+    """Returns the statistics of a complete answer."""
     stats = result.stats
     return {
         "tokens": len(result.token_ids),
@@ -88,14 +92,16 @@ def _number(value: float) -> float | None:
 
 
 def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
-    """A step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a guess."""
-    there = [node for node, valid in enumerate(step.valid) if valid]
-    place = {node: number for number, node in enumerate(there)} | {-1: -1}
+    """Returns a step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a
+    guess.
+    """
+    valid_nodes = [node for node, valid in enumerate(step.valid) if valid]
+    place = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
     last = step.accepted[-1]
-    ends = [node for node in there if step.parents[node] == last and step.tokens[node] == step.draws[last]][:1]
+    ends = [node for node in valid_nodes if step.parents[node] == last and step.tokens[node] == step.draws[last]][:1]
     return {
-        "texts": [_shown(tokenizer, step.tokens[node]) for node in there],
-        "parents": [place[step.parents[node]] for node in there],
+        "texts": [_shown(tokenizer, step.tokens[node]) for node in valid_nodes],
+        "parents": [place[step.parents[node]] for node in valid_nodes],
         "accepted": [place[node] for node in (*step.accepted, *ends)],
         "drawn": None if ends else _shown(tokenizer, step.draws[last]),
     }
@@ -103,6 +109,6 @@ def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=100_000)
 def _shown(tokenizer: Any, token: int) -> str:
-    """A token by itself, with the space before a word, which tokenizers leave out of a text's first one."""
+    """Returns a token by itself, with the space before a word, which tokenizers leave out of a text's first one."""
     once, twice = (decode(tokenizer, [token] * times) for times in (1, 2))
     return twice[len(once) :] or tokenizer.convert_ids_to_tokens(token) or f"{token}"

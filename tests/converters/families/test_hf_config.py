@@ -11,7 +11,7 @@ import pytest
 from eagle_jax.configs.target import Latent, LlamaConfig, Rope
 from eagle_jax.converters import config_from_hf, config_to_hf
 from eagle_jax.converters.families.lookup import FAMILIES, tables_of
-from eagle_jax.converters.hf.keys import known_to_transformers, split_target
+from eagle_jax.converters.hf.keys import split_target, transformers_defaults
 from tests.converters.folders import ENTRIES, config, refused
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
@@ -306,7 +306,7 @@ def test_code_beside_a_standard_architecture_is_not_run(caplog):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_attribute_of_transformers_own_config_is_accounted_for(family: str):
     """One that is not must have its default, whatever version of transformers adds it."""
-    tables, defaults = tables_of(family), known_to_transformers(family)
+    tables, defaults = tables_of(family), transformers_defaults(family)
     if not defaults:
         pytest.skip("this transformers is older than the family")
     other = defaults.keys() - tables.read - tables.fixed.keys() - tables.neutral

@@ -38,7 +38,7 @@ def offer(monkeypatch, **candidates):
     for name, function in candidates.items():
         monkeypatch.setitem(sys.modules, f"candidate_{name}", types.SimpleNamespace(rms_norm=function))
         monkeypatch.setitem(dispatch.BACKENDS, name, f"candidate_{name}")
-    monkeypatch.setattr("eagle_jax.ops.choice.measure.candidates_here", lambda _: ["xla", *candidates])
+    monkeypatch.setattr("eagle_jax.ops.choice.measure.available_candidates", lambda _: ["xla", *candidates])
 
 
 def calls(rows: int = 3):
@@ -117,7 +117,7 @@ from eagle_jax.ops.choice.recorded import recording
 from eagle_jax.ops.rms_norm import reference
 dispatch.BACKENDS = {"deadly": "candidate_deadly"}
 sys.modules["candidate_deadly"] = types.SimpleNamespace(rms_norm=lambda *a, **k: os._exit(9))
-measure.candidates_here = lambda _: ["xla", "deadly"]
+measure.available_candidates = lambda _: ["xla", "deadly"]
 with recording() as found:
     jax.eval_shape(lambda x: ops.rms_norm(x, ops.Norm(jnp.full(8, 2.0), 1e-6)), jnp.zeros((3, 8)))
 measure.measure(found)
