@@ -33,7 +33,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class LookaheadState:
-    """What the target has been iterating on (g n-grams a token, of which `c` tokens follow it).
+    """The window of the Jacobi iteration, and a pool of g n-grams for each token, of c tokens after it.
 
     Attributes:
         window: the guesses ahead of the text, row by row.
@@ -94,8 +94,8 @@ class Lookahead(Drafter):
 
     def _read(self, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
         """Returns the n-grams of a stretch of text (not those that go on in the next stretch); its tokens, spread out,
-        are also what the iteration begins with. The last token before the root comes alone and is nothing to begin
-        with.
+        are also what the iteration begins with. The last token before the root is observed alone, and begins no
+        iteration.
         """
         batch, rows = observed.tokens.shape
         index = jnp.arange(rows, dtype=jnp.int32)[None]
@@ -123,7 +123,7 @@ class Lookahead(Drafter):
         columns = jnp.concatenate([state.window, drawn[:, None]], axis=1)
         active = jnp.broadcast_to((count > 0)[:, None], drawn.shape)
         state = _remember(state, columns[:, 0], columns[:, 1:].swapaxes(1, 2), active)
-        # row 1, one position later, is row 0 below the next root if one token was accepted; skip columns for the others
+        # row 1, one position later, is row 0 below the next root if one token was accepted; another skips a column
         skip = (jnp.arange(self.window, dtype=jnp.int32)[None] + jnp.maximum(count - 1, 0)[:, None]) % self.window
         moved = jnp.take_along_axis(columns[:, 1:], jnp.broadcast_to(skip[:, None], state.window.shape), axis=2)
         window = jnp.where((count > 0)[:, None, None], moved, state.window)

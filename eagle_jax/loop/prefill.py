@@ -52,7 +52,7 @@ def prefill(
     the likeliest ones too. `sharding` says where everything lies when there are several devices.
 
     It is `init_prefill`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
-    (their `sharding` is for `sharded`).
+    (`sharding` is read by their wrapper `sharded`).
     """
     reading = init_prefill(target, drafter, params, slots=slots)
     reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
@@ -146,8 +146,8 @@ def first_tokens(
     params = params.for_mode(mode)
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
-    noise, first = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
-    text = Prefix.of_text(tokens, lengths, lengths, first)
+    noise, start_state = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
+    text = Prefix.of_text(tokens, lengths, lengths, start_state)
     drawn = sampling.draw(adjust_logits(logits, params, text, ByRequest()), noise, params.settings, mode)
     failed = ~is_finite(last[0])[:, 0]
     observed = CommittedRows(
@@ -169,7 +169,7 @@ def first_tokens(
         length=lengths,
         done=stopped | failed | (lengths + 1 >= params.limit),
         stopped=stopped & ~failed,
-        automaton=automaton_after(params, first, text, accepted),
+        automaton=automaton_after(params, start_state, text, accepted),
         logprobs=logprobs_so_far,
         top=top,
     )

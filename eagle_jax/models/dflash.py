@@ -12,8 +12,8 @@ The context is not changed from layer to layer: each layer's keys and values are
 the target computed. The block's own keys and values are thrown away with the block. Slot k stands k places after the
 root and guesses the token at its place, or the one after it (`sample_from_anchor`).
 
-The slots of a DFlash head know nothing of each other's tokens. DSpark and DFlash 2 add what a token makes of the logits
-of the slot after it (`edges`); DFlash 2 also has short convolutions in its layers (`short_conv`).
+The slots of a DFlash head do not depend on each other's tokens. DSpark and DFlash 2 add to the logits of a slot what
+follows from the token of the slot before (`edges`); DFlash 2 also has short convolutions in its layers (`short_conv`).
 
 What block rows r (root) and m (masks) see of the block, bidirectional and causal:
 
@@ -73,8 +73,8 @@ class DFlash(AnyHead):
     def init(config: DFlashConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "DFlash":
         """Initialises random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
-        at = one_slot(config.layers, dtype)
-        params = random_params(DFlashModule(config, dtype), key, taps, *at)
+        inputs_and_cache = one_slot(config.layers, dtype)
+        params = random_params(DFlashModule(config, dtype), key, taps, *inputs_and_cache)
         return DFlash(params=params, config=config, vocabulary=first_ids(config))
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
@@ -150,7 +150,7 @@ class DFlash(AnyHead):
         state: Float[Array, "*rows s"],
         candidates: Int[Array, "*slots k"] | None = None,
     ) -> tuple[Float[Array, "*rows k"], Float[Array, "*rows s"]]:
-        """Computes the logits of what follows given tokens, and the state of the paths that they end.
+        """Computes the logits of what follows given tokens, and the state of the paths that end with them.
 
         Args:
             slots: one slot for each row of tokens, or of shapes that broadcast to them.

@@ -56,12 +56,12 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        measured, modes: as in `Batch`; `drafter` is the deepest of those.
+        measured, modes: as in `Batch`; `drafter` is the one of `measured` whose trees are deepest.
 
     Attributes:
         shape: of the batch.
         prefixes: what was read of prompts, for others that begin alike.
-        tables: programs for requests that ask much of their logits; with `prefill_chunks`.
+        tables: programs for requests whose adjustments of logits need larger tables; with `prefill_chunks`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Scheduler:
             self._decode_next = True
             self._prefill_at_once() if self._chunks is None else self._prefill_chunks(events)
             events += self._news()
-            if events:  # a place that an answer of one token has left is filled first
+            if events:  # rows that became free are filled first, as after an answer of one token
                 self._decode_next = self._chunks is not None or not self._queue or len(self._running) == self.shape.rows
                 return events
         self._decode_next = False
@@ -148,7 +148,7 @@ class Scheduler:
         """
         assert self._batch is not None
         options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5, ignore_eos=True)
-        # The second request starts from what is kept of the first: a block without its state, and one with it.
+        # The second request starts from cached blocks of the first: one that has no draft state, and one that has.
         lengths = (blocks * chunk_tokens() + 1 for blocks in (2, 1, 0))
         prompt = [0] * next(n for n in lengths if n == 1 or n < min(self.shape.slots, self.model.context))
         for each in (options, dataclasses.replace(options, presence_penalty=1.0)):
@@ -268,8 +268,8 @@ class Scheduler:
         return True
 
     def _news(self) -> list[Event]:
-        """Returns the events of all rows with new tokens (None polled: with complete answers), whose places become
-        free.
+        """Returns the events of all rows with new tokens (with `steps=None` of complete answers), and frees the rows of
+        complete ones.
         """
         events = []
         rows = [] if self._batch is None else self._batch.rows

@@ -71,7 +71,7 @@ def json_schema(name: str, value: Any) -> str:
 
 
 def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
-    """Returns a JSON schema, checked, that says in errors where it stands in a request."""
+    """Checks a JSON schema and notes its place in a request, which errors name."""
     schema = json.loads(json_schema(place, value))
     return schema | {ROOT: place} if isinstance(schema, dict) else schema
 
@@ -109,7 +109,7 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
 
 
 class _AutomatonCache:
-    """Automata of earlier requests, by what they are of; the one that was used last is the last."""
+    """An LRU cache of automata, by form and tokenizer."""
 
     def __init__(self) -> None:
         # with the tokenizer, whose identity is part of the key and must not pass to another one
@@ -177,8 +177,8 @@ def make_automaton(
     """Returns the automaton of a form.
 
     Args:
-        stopping: once it is set, only what is nearly there is waited for.
-        begins_text: nothing with a text of its own comes before the answer: a decoder may drop its first space.
+        stopping: once it is set, only automata that are nearly complete are waited for.
+        begins_text: no text comes before the answer, so a decoder may drop its first space.
 
     Raises:
         ValueError: no answer can have it, its automaton is too large, or the model lacks a tokenizer or a stop token.

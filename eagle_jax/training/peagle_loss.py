@@ -97,7 +97,7 @@ def peagle_loss(
 
 
 def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, key: jax.Array) -> Sample:
-    """Returns the rows to train `steps` depths with. Anchors are slots whose root and own guess are of an answer."""
+    """Returns the rows to train `steps` depths with. Anchors are slots whose token and guess belong to an answer."""
     batch, slots = answer.shape[0], answer.shape[1] - 1
     anchors, is_anchor = choose_anchors(answer[:, 1:], objective.anchors, key)
     rank, count = jnp.arange(anchors.shape[1]), jnp.sum(is_anchor, axis=1)[:, None].astype(jnp.float32)

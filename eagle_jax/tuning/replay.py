@@ -71,7 +71,7 @@ def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[Dyna
     texts = list(texts)
     by_tree: dict[DynamicTree, float] = {}
     for (steps, width), alike in sizes.items():
-        paths = [_paths(text, steps, width) for text in texts]
+        paths = [_nodes_needed(text, steps, width) for text in texts]
         by_tree |= {tree: _mean_length(paths, tree.nodes) for tree in alike}
     return by_tree
 
@@ -97,7 +97,7 @@ def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]
     return [[count / max(total, 1) for count in row] for row, total in zip(counts, tried, strict=True)]
 
 
-def _paths(text: Text, steps: int, width: int) -> list[list[int]]:
+def _nodes_needed(text: Text, steps: int, width: int) -> list[list[int]]:
     """Returns `Guessed.nodes_needed` at every place."""
     return [
         drafted.nodes_needed(text.tokens[place + 1 : place + 2 + steps], steps, width)

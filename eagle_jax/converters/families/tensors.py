@@ -25,7 +25,7 @@ class Joined:
 
     Attributes:
         key: its name after a layer's.
-        parts: the names that its parts have in the rules, in the order in which they lie.
+        parts: the names of its parts in the rules (`names.Rule`), in the order in which they lie.
         axis: that along which they lie, from the last, of a matrix `[.., out, in]`.
         interleaved: they take turns along it.
         transposed: floats are `[.., in, out]`; quantized ones never are.
@@ -106,7 +106,7 @@ _STACKED = (
 _LLAMA4 = "feed_forward.experts."
 _GEMMA4 = "experts."
 _SHARED = "mlp.shared_expert", "mlp.shared_expert_gate"
-_WITH_ANOTHER_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
+_WITH_MTP_LAYER = dataclasses.replace(_QWEN3_MOE, unread=(r"model\.layers\.{layers}\..*",))
 _MTP = (r"mtp\..*",)
 # Parts of multimodal models that read no text.
 _OTHER_PARTS = (
@@ -119,9 +119,9 @@ TENSORS: Mapping[str, Tensors] = {
     "mixtral": _MIXTRAL,
     "qwen3_moe": _QWEN3_MOE,
     "olmoe": _QWEN3_MOE,
-    "glm4_moe": _WITH_ANOTHER_LAYER,
-    "deepseek_v3": _WITH_ANOTHER_LAYER,
-    "glm4_moe_lite": _WITH_ANOTHER_LAYER,
+    "glm4_moe": _WITH_MTP_LAYER,
+    "deepseek_v3": _WITH_MTP_LAYER,
+    "glm4_moe_lite": _WITH_MTP_LAYER,
     "qwen3_next": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
     "qwen3_5": Tensors(unread=_MTP),
     "qwen3_5_moe": dataclasses.replace(_QWEN3_MOE, shared=_SHARED, joined=_STACKED, unread=_MTP),
@@ -227,7 +227,7 @@ def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tup
 
 
 def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Returns tensors by the names that files have, as the rules name them."""
+    """Renames tensors from the names in files to those of the rules."""
     divided = dict(tensors)
     for joined, layer in _joined(config):
         if layer + joined.key in tensors:
@@ -237,7 +237,7 @@ def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[st
 
 
 def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields tensors as the rules name them, as the family's files have them; the parts of one come layer by layer."""
+    """Yields tensors that come by the rules' names by those of the family's files; parts of one come layer by layer."""
     written = [(joined, layer) for joined, layer in _joined(config) if not joined.stacked]
     owner = {layer + part: (joined, layer) for joined, layer in written for part in joined.parts}
     waiting: dict[str, np.ndarray] = {}
@@ -267,7 +267,7 @@ def _stacks(config: LlamaConfig) -> Iterator[Joined]:
 
 
 def joins(config: LlamaConfig) -> bool:
-    """Returns whether files of the model hold several parameters in one tensor."""
+    """Returns whether files of the model hold several parameters in one tensor, other than stacked experts."""
     return not all(joined.stacked for joined in tensors_of(config).joined)
 
 

@@ -31,12 +31,13 @@ class DynamicTree(TreePolicy):
     In EAGLE-2 a frontier is as wide as a node has children. With a beam of `nodes - 1` or more the tree is the exact
     best-first one: the `nodes - 1` likeliest paths of all, where each token is among the `top_k` best below its parent
     (JetSpec, arXiv:2606.18394). No level of that tree has more nodes, and those that it has are its level's best. A
-    drafter that runs its network over each frontier pays for every row of it, one of marginals only for scores.
+    drafter that runs its network over each frontier pays for every row of it; one whose guesses do not depend on each
+    other pays for scores alone.
 
     With `least` a tree ends where the drafter is unsure, and is as large as each step deserves: that pays where every
     node costs, on CPU cores. Nodes below paths of less than that probability are left out, and a path is followed as
     long as it would still be likely enough if its next guess were as sure as those so far: one of d guesses with the
-    probability p while `p ** ((d + 1) / d) >= least`. Where no path of a batch is, the drafter is not asked.
+    probability p while `p ** ((d + 1) / d) >= least`. Where no path of a batch is, the drafter does not run.
 
     Candidate f is one of the first top_k, children of the root, or in a block of top_k for each node of a frontier, in
     which element a * top_k + c is the c-th child of the a-th node of the frontier. Children never score above their
@@ -114,15 +115,20 @@ class DynamicTree(TreePolicy):
         calibration: Calibration | None = None,
     ) -> tuple[Tree, Carry]:
         batch, k = len(root_tokens), self.top_k
-        edge, token = best(first_scores, k)  # the frontier, cut to the beam below
-        score = self._likely_enough(worth(edge, 0, calibration))
+        child_log_prob, token = best(first_scores, k)  # the frontier, cut to the beam below
+        score = self._likely_enough(worth(child_log_prob, 0, calibration))
         index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
-        scores, tokens, parents, edges = [score], [token], [jnp.full_like(index, -1)], [edge]  # the candidates
+        scores, tokens, parents, child_log_probs = (
+            [score],
+            [token],
+            [jnp.full_like(index, -1)],
+            [child_log_prob],
+        )  # the candidates
         parent_row, first = jnp.zeros_like(index), k  # first is the number of the next level's first candidate
 
         for level, width in enumerate(self.frontiers, start=1):
             score, token, index, parent_row = (part[:, :width] for part in (score, token, index, parent_row))
-            score = jnp.where(score >= self._followed(level), score, -jnp.inf) if self.least else score
+            score = jnp.where(score >= self._least_expanded(level), score, -jnp.inf) if self.least else score
 
             def children(
                 level: int = level, token: Array = token, parent_row: Array = parent_row, carry: Carry = carry
@@ -131,10 +137,10 @@ class DynamicTree(TreePolicy):
                 return *best(below, k), more
 
             with jax.named_scope(f"level_{level}"):
-                edge, child_token, carry = self._if_any_is_followed(score, children)
-                below_score = self._likely_enough(score[:, :, None] + worth(edge, level, calibration))
+                child_log_prob, child_token, carry = self._if_any_expands(score, children)
+                below_score = self._likely_enough(score[:, :, None] + worth(child_log_prob, level, calibration))
                 scores.append(below_score.reshape(batch, width * k))
-                edges.append(edge.reshape(batch, width * k))
+                child_log_probs.append(child_log_prob.reshape(batch, width * k))
                 tokens.append(child_token.reshape(batch, width * k))
                 parents.append(jnp.repeat(index, k, axis=1))
 
@@ -146,18 +152,18 @@ class DynamicTree(TreePolicy):
                     parent_row = pick // k
                 first += width * k
 
-        all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents, edges))
+        all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents, child_log_probs))
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
 
     def _likely_enough(self, scores: Float[Array, "b *nodes"]) -> Float[Array, "b *nodes"]:
         """Returns the scores of paths, -inf of those that are left out."""
         return jnp.where(scores >= math.log(self.least), scores, -jnp.inf) if self.least else scores
 
-    def _followed(self, level: int) -> float:
-        """Returns the score that a path of so many guesses is followed from."""
+    def _least_expanded(self, level: int) -> float:
+        """Returns the least score at which a path of `level` guesses is expanded."""
         return math.log(self.least) * level / (level + 1)
 
-    def _if_any_is_followed(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
+    def _if_any_expands(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
         """Runs `extend` below a frontier; returns zeros without running it where no path has a score."""
         if not self.least:
             return extend()

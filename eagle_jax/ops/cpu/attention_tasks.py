@@ -33,10 +33,10 @@ class _Sizes(NamedTuple):
     """Sizes in elements.
 
     Attributes:
-        nodes: rows of a row of the batch, which is one request's or has those of several.
+        nodes: nodes in a row of the batch, of one request or of several.
         num_queries: query heads of a kv head.
         num_draft: rows of earlier draft levels.
-        cache_rows: rows of the cache.
+        num_cache_rows: rows of the cache.
         padded: bytes of a row of the mask.
     """
 
@@ -45,9 +45,9 @@ class _Sizes(NamedTuple):
     nodes: ir.Value
     heads: ir.Value
     num_queries: ir.Value
-    size: ir.Value
+    head_dim: ir.Value
     num_draft: ir.Value
-    cache_rows: ir.Value
+    num_cache_rows: ir.Value
     slots: ir.Value
     padded: ir.Value
     outputs: ir.Value
@@ -113,7 +113,7 @@ class _Context(NamedTuple):
 def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     builder = call.builder
     x, residual, eps, scale, qkv, o, *rest = call.arguments
-    cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values, *rest = rest
+    cosines, sines, draft_keys, draft_values, visible, prefix_keys, prefix_values, *rest = rest
     length, cache_rows, spans, factor, num_valid = rest
     y, keys, values, prepared, projected, queries, attended, sums, concatenated = call.results
     batch, nodes, requests = x.size(0), x.size(1), length.size(0)
@@ -122,7 +122,7 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     count = builder.select(single, valid_rows(builder, num_valid, rows), rows)
     input_rows = InputRows(x.data, scale.data, eps.data, prepared.data, scale.size(0), count, x.size(2))
     qkv_weight, o_weight = (Weight.from_buffer(builder, weight, arithmetic) for weight in (qkv, o))
-    addresses = [residual, cosines, sines, num_draft, draft_values, visible, prefix_keys, prefix_values]
+    addresses = [residual, cosines, sines, draft_keys, draft_values, visible, prefix_keys, prefix_values]
     addresses += [length, cache_rows, spans, factor, y, keys, values, projected, queries, attended, sums, concatenated]
     sizes = _Sizes(
         requests,
@@ -130,9 +130,9 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
         nodes,
         heads=prefix_keys.size(1),
         num_queries=builder.udiv(queries.size(2), nodes),
-        size=prefix_keys.size(3),
-        num_draft=num_draft.size(2),
-        cache_rows=prefix_keys.size(0),
+        head_dim=prefix_keys.size(3),
+        num_draft=draft_keys.size(2),
+        num_cache_rows=prefix_keys.size(0),
         slots=prefix_keys.size(2),
         padded=visible.size(2),
         outputs=projected.size(1),
@@ -148,7 +148,7 @@ def build_phases(call: Call, arithmetic: FloatArithmetic) -> None:
     ]
     vectors = builder.add(qkv_weight.vectors(builder), o_weight.vectors(builder))
     num_keys = builder.add(builder.add(sizes.slots, sizes.num_draft), nodes)
-    score_work = builder.mul(builder.mul(sizes.heads, sizes.num_queries), builder.mul(sizes.size, num_keys))
+    score_work = builder.mul(builder.mul(sizes.heads, sizes.num_queries), builder.mul(sizes.head_dim, num_keys))
     run_phases(call, phases, builder.mul(count, builder.add(vectors, builder.lshr(score_work, i64(4)))), context)
 
 
@@ -168,7 +168,7 @@ def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: A
 def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmetic: FloatArithmetic) -> None:
     """Builds a task: one kv head of one request."""
     data, sizes, place = context.data, context.sizes, _place(builder, index, context)
-    row, count = builder.mul(sizes.size, i64(WORD)), builder.mul(sizes.num_queries, place.count)
+    row, count = builder.mul(sizes.head_dim, i64(WORD)), builder.mul(sizes.num_queries, place.count)
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
         """Returns the address of this head's part of a buffer with this number of lines for each of its rows."""
@@ -178,11 +178,11 @@ def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmeti
     queries, attended = (part_of(base, sizes.num_queries, row) for base in (data.queries, data.attended))
     _rotate(builder, place, context, queries, keys, values)
     sums, is_empty = part_of(data.sums, sizes.num_queries, SUMS), builder.icmp_unsigned("==", place.count, i64(0))
-    rows = Rows(queries, attended, sums, count, sizes.size, builder.select(is_empty, i64(1), place.count))
+    rows = Rows(queries, attended, sums, count, sizes.head_dim, builder.select(is_empty, i64(1), place.count))
     rows.begin(builder)
     committed = clamp(builder, read(builder, at(builder, data.length, place.request, WORD), I32), sizes.slots)
     committed = builder.select(is_empty, i64(0), committed)
-    cached = cached_head(builder, index, data.cache_rows, sizes.cache_rows, sizes.heads)
+    cached = cached_head(builder, index, data.cache_rows, sizes.num_cache_rows, sizes.heads)
     prefix_keys, prefix_values = (
         at(builder, base, builder.mul(cached, sizes.slots), row) for base in (data.prefix_keys, data.prefix_values)
     )
@@ -220,12 +220,12 @@ def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
 
 
 def _rotate(
-    builder: ir.IRBuilder, place: _Place, context: _Context, num_queries: ir.Value, keys: ir.Value, values: ir.Value
+    builder: ir.IRBuilder, place: _Place, context: _Context, queries: ir.Value, keys: ir.Value, values: ir.Value
 ) -> None:
     """Splits projected rows into queries (rotated and scaled), keys (rotated) and values."""
     data, sizes = context.data, context.sizes
-    half, row = builder.lshr(sizes.size, i64(1)), builder.mul(sizes.size, i64(WORD))
-    first = builder.mul(place.head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.size))
+    half, row = builder.lshr(sizes.head_dim, i64(1)), builder.mul(sizes.head_dim, i64(WORD))
+    first = builder.mul(place.head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.head_dim))
     factor = splat(builder, read(builder, data.factor, F32))
     with for_range(builder, place.count) as node:
         token = builder.add(place.first, node)
@@ -236,19 +236,19 @@ def _rotate(
             with for_range(builder, half, step=LANES) as lane:
                 cos, sin = (read(builder, at(builder, base, lane, WORD), FLOATS) for base in (cosines, sines))
                 upper = builder.add(lane, half)
-                a, b = (read(builder, at(builder, part, place, WORD), FLOATS) for place in (lane, upper))
+                a, b = (read(builder, at(builder, part, start, WORD), FLOATS) for start in (lane, upper))
                 low = fma(builder, a, cos, builder.fneg(builder.fmul(b, sin)))
                 high = fma(builder, b, cos, builder.fmul(a, sin))
-                for number, place in ((low, lane), (high, upper)):
+                for number, target_lane in ((low, lane), (high, upper)):
                     number = builder.fmul(number, factor) if scaled else number
-                    write(builder, number, at(builder, to, place, WORD))
+                    write(builder, number, at(builder, to, target_lane, WORD))
 
         with for_range(builder, sizes.num_queries) as query:
-            to = at(builder, num_queries, builder.add(builder.mul(query, place.count), node), row)
+            to = at(builder, queries, builder.add(builder.mul(query, place.count), node), row)
             rotate(at(builder, line, query, row), to, scaled=True)
         rotate(at(builder, line, sizes.num_queries, row), at(builder, keys, node, row), scaled=False)
         value, to = at(builder, line, builder.add(sizes.num_queries, i64(1)), row), at(builder, values, node, row)
-        with for_range(builder, sizes.size, step=LANES) as lane:
+        with for_range(builder, sizes.head_dim, step=LANES) as lane:
             write(builder, read(builder, at(builder, value, lane, WORD), FLOATS), at(builder, to, lane, WORD))
 
 
@@ -257,13 +257,13 @@ def _concatenate(
 ) -> None:
     """Concatenates the results of the query heads, in the dtype of the output projection."""
     sizes = context.sizes
-    row_size = builder.mul(builder.mul(sizes.heads, sizes.num_queries), sizes.size)
+    row_size = builder.mul(builder.mul(sizes.heads, sizes.num_queries), sizes.head_dim)
     with for_range(builder, place.count) as node, for_range(builder, sizes.num_queries) as query:
         token = builder.add(place.first, node)
-        column = builder.mul(builder.add(builder.mul(place.head, sizes.num_queries), query), sizes.size)
+        column = builder.mul(builder.add(builder.mul(place.head, sizes.num_queries), query), sizes.head_dim)
         to = at(builder, context.data.concatenated, builder.add(builder.mul(token, row_size), column), arithmetic.size)
-        line = builder.mul(builder.add(builder.mul(query, place.count), node), sizes.size)
-        with for_range(builder, sizes.size, step=LANES) as lane:
+        line = builder.mul(builder.add(builder.mul(query, place.count), node), sizes.head_dim)
+        with for_range(builder, sizes.head_dim, step=LANES) as lane:
             floats = read(builder, at(builder, attended, builder.add(line, lane), WORD), FLOATS)
             write(builder, arithmetic.convert(builder, floats), at(builder, to, lane, arithmetic.size))
 
