@@ -52,7 +52,7 @@ without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU bac
 	@rm -r build/without-cpu/eagle_jax/ops/cpu build/without-cpu/tests/ops/cpu
 	cd build/without-cpu && ../../.venv/bin/python -m pytest -n 2 -q -m "not proof" \
 		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding/test_conformance.py \
-		-k "not test_conformance or eagle3 or hybrid"
+		-k "not test_conformance or eagle3 or hybrid" $(SLOW) $(QUICK)
 
 oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow; SAMPLE=4: a quarter
 	@if [ -z "$(PYTHON311)" ]; then echo "No Python 3.11 was found: the oldest versions are not tested here"; else \
