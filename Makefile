@@ -74,7 +74,7 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
-	$(PYTEST) -m parity $(SLOW)
+	$(PYTEST) -m parity $(SLOW) $(QUICK)
 
 readers: .venv/torch build/speculators build/llama-cpp  ## what we write, read by speculators and transformers; what we read, by llama.cpp
 	PYTHONPATH=$(CURDIR)/build/speculators:$(CURDIR)/build/llama-cpp $(BIN)/python -m pytest tests/readers
