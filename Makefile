@@ -27,8 +27,8 @@ demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EA
 chat: .venv/runtime  ## a conversation with the same model
 	@$(BIN)/eagle-jax chat
 
-test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has; SLOW="--sample-slow 2" runs half of the slow ones, QUICK="--sample-quick 2" of the others
-	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" $(SLOW) $(QUICK)
+test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has; PART="--sample 8" runs an eighth
+	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" $(PART)
 
 proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, killed jobs; SKIP=NAME leaves tests out
 	$(PYTEST) -m proof $(if $(SKIP),-k "not $(SKIP)")
@@ -52,7 +52,7 @@ without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU bac
 	@rm -r build/without-cpu/eagle_jax/ops/cpu build/without-cpu/tests/ops/cpu
 	cd build/without-cpu && ../../.venv/bin/python -m pytest -n 2 -q -m "not proof" \
 		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding/test_conformance.py \
-		-k "not test_conformance or eagle3 or hybrid" $(SLOW) $(QUICK)
+		-k "not test_conformance or eagle3 or hybrid" $(PART)
 
 oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow; SAMPLE=4: a quarter
 	@if [ -z "$(PYTHON311)" ]; then echo "No Python 3.11 was found: the oldest versions are not tested here"; else \
@@ -74,7 +74,7 @@ docs: .venv/docs  ## the documentation's pages, in build/site; anything amiss in
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 parity: .venv/torch  ## the tests that use PyTorch, with PyTorch installed
-	$(PYTEST) -m parity $(SLOW) $(QUICK)
+	$(PYTEST) -m parity $(PART)
 
 readers: .venv/torch build/speculators build/llama-cpp  ## what we write, read by speculators and transformers; what we read, by llama.cpp
 	PYTHONPATH=$(CURDIR)/build/speculators:$(CURDIR)/build/llama-cpp $(BIN)/python -m pytest tests/readers
@@ -133,7 +133,7 @@ build/speculators: .venv/dev
 	@$(PIP) install --quiet --no-deps --target $@ speculators==0.9.0 hs-connectors==0.9.0
 
 build/llama-cpp: .venv/dev
-	@$(PIP) install --quiet --no-deps --target $@ xllamacpp
+	@$(PIP) install --quiet --no-deps --target $@ xllamacpp==2026.10.11549
 
 # Of the JAX that is installed, and without NVIDIA's libraries, which only a device needs.
 build/cuda: .venv/dev

@@ -56,23 +56,15 @@ os.environ["EAGLE_JAX_MEASURE"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--sample", type=int, default=1, help="run one test in so many, of every file the same ones each time"
-    )
-    parser.addoption("--sample-slow", type=int, default=1, help="run one slow test in so many, chosen by --sample-by")
-    parser.addoption("--sample-quick", type=int, default=1, help="run one other test in so many, chosen by --sample-by")
-    parser.addoption("--sample-by", default="", help="what chooses tests, such as a commit: each has others")
+    parser.addoption("--sample", type=int, default=1, help="run one test in so many, of every file")
+    parser.addoption("--sample-by", default="", help="what chooses them, such as a commit: each has others")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    every, every_slow, every_quick, chosen_by = (
-        config.getoption(f"--sample{of}") for of in ("", "-slow", "-quick", "-by")
-    )
+    every, chosen_by = config.getoption("--sample"), config.getoption("--sample-by")
 
     def is_run(item: pytest.Item) -> bool:
-        rotating = every_slow if item.get_closest_marker("slow") else every_quick
-        others = zlib.crc32((chosen_by + item.nodeid).encode()) % rotating
-        return not others and zlib.crc32(item.nodeid.encode()) % every == 0
+        return zlib.crc32((chosen_by + item.nodeid).encode()) % every == 0
 
     if rest := [item for item in items if not is_run(item)]:
         config.hook.pytest_deselected(items=rest)

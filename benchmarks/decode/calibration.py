@@ -26,7 +26,7 @@ from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import walk
 from eagle_jax.drafters.base import CommittedRows, Wrapper
 from eagle_jax.evaluation import drawing
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
 from eagle_jax.tuning.calibrate import after_answers, calibrate

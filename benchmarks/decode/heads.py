@@ -22,7 +22,7 @@ from benchmarks.common.turns import Method, in_turns, ours
 from benchmarks.decode.acceptance import mean_length
 from eagle_jax import api
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 
 # Temperature, and whether the drafter ranks its guesses with the noise that the target draws with.
 SAMPLINGS = {"greedy": (0.0, True), "T=1": (1.0, True), "T=1, own noise": (1.0, False)}

@@ -42,7 +42,7 @@ class CallParser:
         self.calls: list[ToolCall] = []
 
     def read(self, text: str, is_last: bool) -> bool:
-        """Reads on in a text that begins with what was given before; whether it is over.
+        """Reads on in a text that begins with what was given before; returns whether it is over.
 
         Args:
             is_last: nothing more follows.
@@ -96,7 +96,7 @@ class CallParser:
         self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))]
 
     def _tagged(self, begin: str, end: str, schema: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
-        """Yields arguments whose values are no JSON, up to the text after them, which has to be there."""
+        """Reads arguments whose values are not JSON, up to the text that has to follow them; returns them."""
         before, _, after = begin.partition("{key}")
         last = (self._format.tail or self._format.end).strip()
         arguments: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class CallParser:
         self.at += len(text)
 
     def _either(self, text: str, last: str) -> Generator[None, None, bool]:
-        """Reads one of two texts; whether it is the last."""
+        """Reads one of two texts; returns whether it is the last."""
         yield from self._space()
         is_last = not (yield from self._matches(text, self.at))
         if is_last and not (yield from self._matches(last, self.at)):
@@ -168,7 +168,7 @@ class CallParser:
             self.at = at + len(text)
 
     def _matches(self, text: str, at: int) -> Generator[None, None, bool]:
-        """Yields whether a text stands there, as soon as that is certain."""
+        """Waits until it is certain whether a text stands there, and returns that."""
         while not self._text.startswith(text, at):
             if not text.startswith(self._text[at : at + len(text)]):
                 return False
@@ -192,7 +192,7 @@ class CallParser:
         return self._text[begin:end]
 
     def _json(self, begins: str) -> Generator[None, None, str]:
-        """Reads a JSON object, or a list if that may be."""
+        """Reads a JSON object, or a list if that is allowed; returns it."""
         yield from self._space()
         if self._text[self.at] not in begins:
             raise _NoCall
@@ -226,10 +226,9 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
-    """Returns the value of an argument that is written without quotes: what its schema says it is, else JSON if it is
-    some.
+    """Returns the value of an argument written without quotes: what its schema says, else JSON if it is JSON.
 
-    A text that may be one is left as it is.
+    A text that no allowed type fits is left as it is.
     """
     properties = schema.get("properties")
     allowed = _types(properties.get(key) if isinstance(properties, Mapping) else None)
@@ -243,9 +242,7 @@ def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, depth: int = 0) -> set[str]:
-    """Returns the types that a schema names for a value; empty if it names none. What is nested too deeply may be
-    any.
-    """
+    """Returns the types that a schema names for a value; empty if it names none, all if it is nested too deeply."""
     if not isinstance(schema, Mapping):
         return set()
     if depth > DEEPEST:

@@ -28,9 +28,7 @@ QUESTIONS, ANSWERS = ("instruction", "prompt", "question", "query"), ("response"
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-    """The messages, the file and line that they are from, and whether the last answer was cut (`finish_reason` is
-    length).
-    """
+    """The messages, their file and line, and whether the last answer was cut (`finish_reason` is length)."""
 
     messages: tuple[Message, ...]
     place: str
@@ -48,7 +46,7 @@ class Skipped:
 def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
     """Yields the conversations of a file; a record that is no conversation comes as `Skipped` in its place.
 
-    Leading answers that nobody asked for and a last question that nobody answered are cut off.
+    Leading answers without a question and a last question without an answer are cut off.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -146,7 +144,10 @@ def _text(content: Any) -> Any:
 
 
 def _in_turns(messages: list[Message]) -> list[Message]:
-    """Refuses with ValueError messages in another order than [system,] user, assistant, user, .., assistant."""
+    """Returns [system,] user, assistant, user, .., assistant, without unpaired messages at either end.
+
+    Raises ValueError if the messages are in another order, are not text, or are empty.
+    """
     system, conversation = messages[:1], messages[1:]
     if not system or system[0]["role"] != "system":
         system, conversation = [], messages

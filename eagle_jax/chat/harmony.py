@@ -75,7 +75,7 @@ class HarmonyReader(PieceReader):
                 yield from self._message(kind, _END)
 
     def _is_plain(self) -> Generator[None, None, bool]:
-        """Yields whether what comes has no header, as far as its first characters show; drops the role then."""
+        """Returns whether what comes has no header, by its first characters; drops the role if so."""
         role = ROLE if self._mark == START else ""
         while True:
             if self._text.startswith(role):
@@ -92,7 +92,7 @@ class HarmonyReader(PieceReader):
             yield
 
     def _until(self, marks: re.Pattern[str]) -> Generator[None, None, str]:
-        """Reads up to one of some marks, and what it is."""
+        """Reads up to one of some marks, notes which one it is, and returns the text before it."""
         searched = 0
         while (end := marks.search(self._text, searched)) is None and not self._is_last:
             searched = max(len(self._text) - LONGEST, 0)

@@ -21,7 +21,7 @@ IGNORED_IN_PARTS = dict.fromkeys(
 
 
 def is_message(message: Any) -> bool:
-    """Returns whether it has a role and a text; one that calls functions, or refused to answer, may have none."""
+    """Returns whether it has a role and a text; a call of functions or a refusal may have no text."""
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")
@@ -31,8 +31,9 @@ def is_message(message: Any) -> bool:
 
 
 def content_of(fields: Fields) -> str | None:
-    """Returns the text of a message: its `content`, which is text or a list of parts, or why it refused to answer; None
-    where it has neither.
+    """Returns the text of a message, or its refusal; None if it has neither.
+
+    `content` is text or a list of parts.
 
     Raises:
         FieldError: it is neither text nor a list, or a part is no text.
@@ -59,10 +60,11 @@ def _part(fields: Fields) -> str:
 
 
 def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
-    """Returns messages in OpenAI's form as templates read them: parts of contents are one text, arguments of calls are
-    objects, not text, a message without text has an empty one, the answer of a function has its name, which some
-    templates want, calls have the ids that the model writes, and earlier reasoning has the name that this template
-    reads.
+    """Returns messages in OpenAI's form as templates read them.
+
+    Parts of contents become one text, and arguments of calls objects instead of text. A message without text gets an
+    empty one, the answer of a function the function's name, which some templates want, calls the ids that the model
+    writes, and earlier reasoning the name that this template reads.
 
     Raises:
         ValueError: a part of a content is not text, a call is malformed, or its arguments are not JSON.
@@ -119,7 +121,7 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 
 def arguments_of(arguments: Any, where: str) -> Any:
-    """Returns the arguments of a call out of their JSON; what is no text is returned as it is. Raises ValueError."""
+    """Returns the arguments of a call out of their JSON; what is not text is kept. Raises ValueError."""
     if not isinstance(arguments, str):
         return arguments
     try:

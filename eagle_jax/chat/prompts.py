@@ -31,7 +31,7 @@ class Chat:
     """A conversation, and how the model's chat template renders it.
 
     Attributes:
-        messages: `{"role": ..., "content": ...}` each, and whatever else the template reads, such as `tool_calls`.
+        messages: `{"role": ..., "content": ...}` each, and further keys that the template reads, such as `tool_calls`.
         template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's, or `tools`. The
             template itself and how it is applied cannot be changed by it: templates are programs.
         add_generation_prompt: whether the assistant's turn is begun.
@@ -95,8 +95,9 @@ def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int
 
 
 def _as_lists(prompts: Any) -> Any:
-    """Returns arrays and tensors of any library as lists, and what tokenizers and chat templates return as its token
-    ids, without those that its attention mask leaves out; other prompts as they are.
+    """Returns arrays and tensors of any library as lists, and other prompts as they are.
+
+    What tokenizers and chat templates return becomes its token ids, without those that the attention mask leaves out.
     """
     if isinstance(prompts, Mapping) and "input_ids" in prompts:
         ids, mask = prompts["input_ids"], prompts.get("attention_mask")
@@ -116,7 +117,7 @@ def _without_padding(ids: Any, mask: Any) -> list[Any]:
 
 
 def _one_row(prompt: Any) -> Any:
-    """Returns one prompt of those that `_as_lists` reads; tokenizers return one as a batch of one row."""
+    """Returns one prompt as `_as_lists` does; a batch of one row, which tokenizers return, becomes that row."""
     rows = _as_lists(prompt)
     is_batch = rows is not prompt and isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], list)
     return rows[0] if is_batch else rows

@@ -131,9 +131,7 @@ def reasoning_field(template: str) -> str | None:
 
 
 def thinking(template: str, enabled: bool | None) -> dict[str, Any]:
-    """Returns `enable_thinking` under the other names that a chat template may have for it; empty if it reads
-    that one.
-    """
+    """Returns `enable_thinking` under a chat template's other names for it; empty if the template reads that name."""
     if enabled is None or _reads(template, "enable_thinking"):
         return {}
     by_name = {"thinking": enabled} if _reads(template, "thinking") else {}
@@ -171,7 +169,7 @@ class PieceReader(abc.ABC):
 
     @abc.abstractmethod
     def _read(self) -> Iterator[Any]:
-        """Returns the pieces; None where more of the text is needed, which is not asked for after the last."""
+        """Yields the pieces; None where more of the text is needed, which is not asked for after the last."""
 
     def _skip_space(self) -> Iterator[None]:
         while not self._text.strip() and not self._is_last:

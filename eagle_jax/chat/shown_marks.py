@@ -25,9 +25,7 @@ class ShownMarks:
         self._length = 0  # of the text so far
 
     def pieces(self, token_ids: Sequence[int], new: str) -> Iterator[str]:
-        """Yields the text of each of some tokens, whose own text is `new`, as far as it is certain; and what is
-        left.
-        """
+        """Yields each token's text as far as it is certain, then the rest; `new` is the text of all of them."""
         begin, end = self._length, self._length + len(new)
         for id_ in token_ids if self._by_token else ():
             if id_ in self._marks:

@@ -6,9 +6,7 @@ from typing import Any
 
 
 def loads(text: str) -> Any:
-    """Returns the value of a JSON text. Raises `ValueError`, also for numbers that are not finite or too deep a
-    nesting.
-    """
+    """Returns the value of a JSON text. Raises `ValueError`, also for infinite numbers, NaN or too deep a nesting."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:

@@ -67,7 +67,7 @@ class CallReader:
         return pieces
 
     def _up_to_call(self, pieces: list[str | ToolCall], is_last: bool) -> bool:
-        """Takes the text before what may be a call, as far as it is certain; whether there is more to read."""
+        """Takes the text before a possible call, as far as it is certain; returns whether there is more to read."""
         bare = self._bare()
         if bare == len(self._text) and not is_last:
             return False
@@ -91,9 +91,7 @@ class CallReader:
         return True
 
     def _bare(self) -> int | None:
-        """Returns where a call may stand bare, after white space or what parts it from the one before; None if
-        nowhere.
-        """
+        """Returns where a call may stand bare, after white space or a separator; None if nowhere."""
         if not self._format.bare or not self._only_calls:
             return None
         separator = AFTER_CALL if self.calls else SPACE
@@ -110,7 +108,7 @@ class CallReader:
         return [*new_calls]
 
     def _text_pieces(self, text: str) -> list[str | ToolCall]:
-        """Returns text, without white space at its end, which waits for what follows."""
+        """Returns text without the white space at its end, which is kept until more text follows."""
         text = self._space + text
         stripped = text.rstrip()
         self._space = text[len(stripped) :]

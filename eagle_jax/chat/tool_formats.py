@@ -68,9 +68,7 @@ class ToolFormat:
         return self.begin, self.also, self.end, *self.section, *self.head.split("{name}"), self.tail
 
     def model_call_id(self, name: str, index: int) -> str | None:
-        """Returns the id that the model writes with its call number `index` of a conversation; None if it writes
-        none.
-        """
+        """Returns the id that the model writes with call number `index` of a conversation; None if it writes none."""
         before, mark, _ = self.head.partition("{index}")
         return f"{before}{mark}".format(name=name, index=index) if mark else None
 

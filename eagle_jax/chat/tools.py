@@ -61,8 +61,7 @@ def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools |
 
 
 def check_tools(tools: Any) -> list[Tool]:
-    """Returns tools as chat templates read them, in OpenAI's form; a function without parameters gets an empty object
-    of them.
+    """Returns tools in OpenAI's form, as chat templates read them; missing `parameters` become an empty object.
 
     Raises:
         ValueError: they are no tools, or two have one name.
@@ -98,8 +97,7 @@ def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
 def call_schema(
     tools: Sequence[Tool], choice: ToolChoice, format: ToolFormat, *, parallel: bool = True
 ) -> dict[str, Any] | None:
-    """Returns the schema of an answer that calls one of the tools, in a model's format; None where it need not call
-    any.
+    """Returns the schema of an answer that calls one of the tools, in a model's format; None if none is required.
 
     Formats that list calls may list several, if `parallel` and not one function is named; others have one call.
 
@@ -126,7 +124,7 @@ def call_schema(
 
 
 def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:
-    """Returns the options of structured output that hold an answer to a call; none where it need not call anything."""
+    """Returns the options of structured output that hold an answer to a call; empty if no call is required."""
     schema = call_schema(tools.tools, tools.choice, format, parallel=tools.parallel)
     return {} if schema is None else {"json_schema": schema}
 

@@ -61,8 +61,9 @@ def sentence(error: Exception) -> str:
 
 @contextlib.contextmanager
 def writing(folder: str, what: str) -> Iterator[pathlib.Path]:
-    """The folder to write a model to, with a spinner for the block. SIGTERM ends it as an exception does: what was
-    written aside is removed.
+    """Yields the folder to write a model to, with a spinner for the block.
+
+    SIGTERM ends the block as an exception does: files that were written aside are removed.
     """
     if not folder:
         raise ValueError("DST is empty; name the folder to write to")
@@ -96,14 +97,14 @@ def load(
 
 
 def took(what: str, since: float) -> float:
-    """Says how long something took since a `time.monotonic()`; the time now."""
+    """Says how long something took since a `time.monotonic()`; returns the time now."""
     now = time.monotonic()
     err.print(f"{what} in {now - since:.1f} s.", style="dim", markup=False)
     return now
 
 
 def waiting(chunks: Iterator[T], message: str) -> Iterator[T]:
-    """Yields the same iterator, with a spinner until its first item is there (compiling can take a while)."""
+    """Yields the items of an iterator, with a spinner until the first is there (compiling can take a while)."""
     with err.status(message):
         first = next(chunks, None)
     if first is not None:
@@ -121,8 +122,9 @@ ENDS = {"stop": "by itself", "length": "by the length limit", "error": "where th
 
 
 def stats_line(result: api.Result) -> str:
-    """Returns one line about an answer: its length, its steps, how soon and how fast it came (compiling not included),
-    and why it ended.
+    """Returns one line about an answer.
+
+    It has the answer's length, its steps, how soon and how fast it came (without compiling), and why it ended.
     """
     stats = result.stats
     parts = [_count(len(result.token_ids), "token")]
@@ -157,7 +159,7 @@ def progress_bar(label: str) -> Progress:
 
 @contextlib.contextmanager
 def counting(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for the block, as a function that takes how many are done, of how many."""
+    """Shows a progress bar for the block; yields a function that takes how many are done, of how many."""
     with progress_bar(label) as bar:
         line = bar.add_task("", total=None)
         yield lambda done, total: bar.update(line, completed=done, total=total)

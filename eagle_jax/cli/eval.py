@@ -231,7 +231,7 @@ def _ask(
         try:
             with counting("Timing the parts of a step") as progress:
                 parts = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **sampling)
-        except Exception as error:  # whatever it is, the answers are there and worth a report
+        except Exception as error:  # the answers are there and worth a report all the same
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             err.print(
                 f"The report does without the parts of a step, which could not be timed ({reason}).", markup=False

@@ -12,7 +12,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0}
 
 
 def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None, dtype: Any) -> int:
-    """Prints what differs and a line that sums up; the number of conversations that differ."""
+    """Prints what differs and a summary; returns the number of conversations that differ."""
     a, b = _read(first), _read(second)
     second_by_id = {conversation.id: conversation for conversation in b.conversations}
     pairs = [

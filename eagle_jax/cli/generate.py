@@ -95,9 +95,7 @@ def generate(
 
 
 def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
-    """Returns the prompt from the one place that was named: argument, file or stdin. Raises ValueError for two or for
-    none.
-    """
+    """Returns the prompt: of an argument, a file or stdin. Raises ValueError for two of them, or none."""
     if prompt is not None and file is not None:
         raise ValueError("a prompt and --file were both given; give one of them")
     if file is not None:

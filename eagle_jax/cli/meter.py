@@ -15,7 +15,7 @@ EVERY = 30.0  # seconds between two lines
 
 @contextlib.contextmanager
 def meter(label: str) -> Iterator[Callable[[api.Tally], None]]:
-    """Shows rows done, tokens per second and the time left, as a function that takes a job's tally."""
+    """Shows rows done, tokens per second and the time left; yields a function that takes a job's tally."""
     began = time.monotonic()
     if not err.is_terminal:
         yield _lines(began)

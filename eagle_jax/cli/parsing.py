@@ -9,8 +9,9 @@ from eagle_jax import api
 
 
 def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...] | list[int]:
-    """Returns the api's `tree` for what was typed: a name, the numbers of a tree, of which the last may be a
-    probability, or parents, which start with -1.
+    """Returns the api's `tree` for what was typed.
+
+    It is a name, the numbers of a tree, of which the last may be a probability, or parents, which start with -1.
 
     `what` names the option in messages.
     """

@@ -80,7 +80,7 @@ def profile(
 
 
 def table(profiled: api.Profile) -> Table:
-    """Returns the phases of a step, and their shares."""
+    """Returns a table of the phases of a step, and their shares."""
     shown = new_table("phase", "ms", "share")
     total = sum(profiled.phases.values())
     for name, seconds in profiled.phases.items():

@@ -34,9 +34,9 @@ def regenerate(
 ) -> None:
     """Let the target answer conversations itself, as text for a head to learn from.
 
-    The same command continues an interrupted file: nothing is answered twice, and the file comes out the
-    same. With other data, another target or other options it does not, and says what is different. With a head the same
-    text comes faster.
+    The same command continues an interrupted file: nothing is answered twice, and the file comes out the same. With
+    other data, another target or other options it does not, and says what is different. With a head the same text comes
+    faster.
 
     **Examples**
 

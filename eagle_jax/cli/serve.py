@@ -183,7 +183,7 @@ def _check_format(option: str, value: str | None, choices: Sequence[str]) -> Non
 
 
 def serving_room() -> Any:
-    """Returns the room of the server, which needs libraries that the package alone does not bring."""
+    """Returns the server's package. Raises ImportError, which says what to install, if a library is missing."""
     try:
         from eagle_jax import serving
     except ModuleNotFoundError as error:

@@ -156,7 +156,7 @@ def outcome(tuned: api.Tuned, tree: Any) -> tuple[str, str]:
 
 
 def acceptance(tuned: api.Tuned) -> Table:
-    """Returns how often each guess was right at each depth, below a path that was right."""
+    """Returns a table of how often each guess was right at each depth, below a path that was right."""
     ranks = len(tuned.by_rank[0])
     guesses = [f"guess {rank + 1}" for rank in range(ranks)]
     shown = new_table("depth", *guesses, title="How often the drafter's guesses are right")
@@ -166,7 +166,7 @@ def acceptance(tuned: api.Tuned) -> Table:
 
 
 def choices(tuned: list[api.Tuned]) -> Table:
-    """Returns the choice for each batch size."""
+    """Returns a table of the choice for each batch size."""
     shown = new_table("answers at a time", "tree", "tok/s", "against plain")
     for one in tuned:
         budget = one.budget

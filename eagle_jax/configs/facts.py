@@ -64,9 +64,7 @@ class Rope:
         return head_dim if self.kind == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def for_heads(self) -> "Rope":
-        """Returns the rotary embedding of draft heads for such a target: this one, if Llama's code has it, else its
-        base.
-        """
+        """Returns the rotary embedding of draft heads: this one if Llama has it, else one with the same base."""
         is_llamas = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
         return self if is_llamas and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
 
@@ -237,7 +235,7 @@ class FamilyFacts:
 
     @staticmethod
     def of_llama() -> dict[str, Any]:
-        """Returns Llama's facts."""
+        """Returns the defaults, which are Llama's facts."""
         return {fact.name: fact.default for fact in dataclasses.fields(FamilyFacts)}
 
     @property

@@ -1,4 +1,4 @@
-"""What no draft head can be; every check raises ValueError."""
+"""Checks that draft heads' configs have in common; each raises ValueError."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from eagle_jax.configs.target import LlamaConfig
 
 
 def check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
-    """Refuses a head that reads no layer of its target, or none that there can be."""
+    """Refuses a head that reads no layer of its target, or a layer that cannot exist."""
     if not taps or any(tap < 0 for tap in taps):
         raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")
     if target_hidden_size < 1:
@@ -28,7 +28,7 @@ def check_width(width: int, target_width: int, what: str, instead: str) -> None:
 
 
 def check_sizes(config: object) -> None:
-    """Refuses Medusa or Hydra heads of no size."""
+    """Refuses Medusa or Hydra heads with a size below 1."""
     for name in ("hidden_size", "vocab_size", "num_heads", "num_layers"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name}={getattr(config, name)}; expected at least 1")

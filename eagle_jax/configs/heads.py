@@ -9,8 +9,7 @@ from eagle_jax.configs.target import LlamaConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EagleConfig:
-    """An EAGLE-1/EAGLE-2 draft head: `fc(concat[embedding ; feature])`, then decoder layers, the first without input
-    norm.
+    """An EAGLE-1/2 draft head: `fc(concat[embedding ; feature])`, then decoder layers, the first without input norm.
 
     Args:
         layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
@@ -257,7 +256,5 @@ def _check_edges(c: DFlashConfig) -> None:
 
 
 def dflash_taps(layers: int) -> tuple[int, ...]:
-    """Returns the taps of published DFlash heads for a target with this number of layers: five from 2 to the last but
-    two, evenly.
-    """
+    """Returns the taps of published DFlash heads for so many layers: five, evenly from 2 to the last but two."""
     return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))

@@ -65,7 +65,7 @@ class Latent:
         query_rank: numbers in the latent vector of queries (`q_lora_rank`); None has queries of the input.
         plain_dim: dimensions of a query head that are not rotated (`qk_nope_head_dim`).
         value_dim: size of a value head (`v_head_dim`).
-        eps: epsilon of the norms of latent vectors; DeepSeek's code has 1e-6, whatever that of the other norms is.
+        eps: epsilon of the norms of latent vectors; in DeepSeek's code it is always 1e-6.
     """
 
     rank: int

@@ -73,9 +73,7 @@ def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | path
 
 
 def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[str, Any]]:
-    """Returns the target's folder or hub name, which a published pair's name stands for, and its config, sizes
-    checked.
-    """
+    """Returns the target's folder or hub name, also for a published pair's name, and its config with valid sizes."""
     if target is None:
         return None, {}
     pair = known_pair(target)

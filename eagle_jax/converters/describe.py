@@ -85,9 +85,7 @@ def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
 
 
 def _kind(weights: Weights) -> str:
-    """Returns the kind of model by the names and shapes of tensors, complete or not: `target`, a row of
-    `HEAD_KINDS`, or `unknown`.
-    """
+    """Returns `target`, a row of `HEAD_KINDS` or `unknown`, by names and shapes of tensors, complete or not."""
     if llama.is_bare(weights.info):
         return TARGET
     try:
@@ -100,7 +98,7 @@ def _kind(weights: Weights) -> str:
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, str, dict[str, Any]]:
-    """Returns why the folder would not load, its kind by the config, and its settings."""
+    """Returns why the folder would not load, None if it would, its kind by the config, and its settings."""
     try:
         if kind == TARGET:
             config = llama.read_config(weights.folder)

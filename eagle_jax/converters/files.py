@@ -74,9 +74,7 @@ _OCTETS = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes
 
 
 def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
-    """Returns a tensor of one-byte floats: the file is a length, a header in JSON of that many bytes, and all
-    values.
-    """
+    """Returns a tensor of one-byte floats. The file is a length, a JSON header of that many bytes, and all values."""
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         begin, end = json.loads(file.read(header))[name]["data_offsets"]
@@ -211,7 +209,7 @@ class Weights:
 
 
 def opened(path: pathlib.Path) -> TensorFile:
-    """Returns one file of tensors, as it is stored."""
+    """Opens one file of tensors, which are read as they are stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf.tensors import GgufTensors
 
@@ -271,7 +269,7 @@ def read_entries(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the object in a JSON file; one sentence if there is none."""
+    """Returns the object in a JSON file. Raises FileNotFoundError or ValueError if there is none."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
     try:

@@ -125,9 +125,7 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
 
 
 def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
-    """Returns the types of the parameters that a target's files hold quantized, by path; none where there is but a
-    config.
-    """
+    """Returns the types of the parameters that a target's files hold quantized, by path; empty without weights."""
     config = read_config(pathlib.Path(folder))
     try:
         weights = weights_of(pathlib.Path(folder), config)
@@ -220,9 +218,7 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
 
 
 def is_bare(info: Mapping[str, TensorInfo]) -> bool:
-    """Returns whether these are the tensors of a model without what makes it a language model. A draft head has an
-    `fc`.
-    """
+    """Returns whether these are tensors of a base model (`LlamaModel`); a draft head has an `fc` besides."""
     inside = EMBEDDING.removeprefix("model."), "norm.weight"
     has_layers = any(name.startswith("layers.0.") for name in info)
     return has_layers and all(name in info for name in inside) and "fc.weight" not in info

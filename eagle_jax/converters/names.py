@@ -40,7 +40,7 @@ class Rule:
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
-    """Returns a linear map: its weight, and the bias it may have."""
+    """Returns the rules of a linear map: its weight, and the bias that it may have."""
     return Rule(f"{key}.weight", f"{path}/weight"), Rule(f"{key}.bias", f"{path}/bias")
 
 
@@ -51,12 +51,12 @@ NORMS += tuple(f"self_attn.{x}" for x in ("q_norm", "k_norm", "q_a_layernorm", "
 
 
 def decoder_layer(prefix: str) -> tuple[Rule, ...]:
-    """Returns the parameters of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
+    """Returns the rules of Llama decoder layers, whose names on disk begin with `prefix` and `layers`."""
     return one_layer(f"{prefix}layers.{{i}}", "layers_{i}")
 
 
 def one_layer(key: str, path: str) -> tuple[Rule, ...]:
-    """Returns the parameters of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
+    """Returns the rules of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
     norms = (Rule(f"{key}.{name}.weight", f"{path}/{name.replace('.', '/')}/scale") for name in NORMS)
     maps = (linear(f"{key}.{name}", f"{path}/{name.replace('.', '/')}") for name in PROJECTIONS)
     return (*norms, *(rule for pair in maps for rule in pair))
@@ -157,7 +157,7 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
-    """Returns a dtype that weights may have.
+    """Returns `dtype` as JAX has it, if weights may have it.
 
     Raises:
         ValueError: it is not supported.
@@ -174,8 +174,8 @@ def float_dtype(dtype: Any) -> jnp.dtype:
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     """Returns the dtype to load a model in whose files are like this tensor; float64 becomes float32.
 
-    If the tensor is a quantized weight, the first tensor of floats decides. In GGUF files those are float32 whatever
-    the model was: it is bfloat16 there.
+    If the tensor is a quantized weight, the first tensor of floats decides. GGUF files store those
+    in float32 for every model, so there the dtype is bfloat16.
     """
     if weights.info[key].quant_type is not None and is_gguf(weights.folder):
         return jnp.dtype("bfloat16")

@@ -116,5 +116,5 @@ def _settings(stated: Any) -> dict[str, Any]:
 
 
 def _replaced(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with the changes of those that are among them."""
+    """Returns settings in which changes replace rotary entries that are there."""
     return {name: changes.get(name, value) if name in _ROTARY else value for name, value in settings.items()}

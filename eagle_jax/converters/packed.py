@@ -47,9 +47,7 @@ def of_array(weight: QuantArray) -> QuantizedTensor:
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Returns words `[out, words]` int32 of codes `[out, in]`; what is left of the last word are zeros of the packed
-    form.
-    """
+    """Returns words `[out, words]` int32 of codes `[out, in]`; spare bits of the last word are 0."""
     spare = -codes.shape[1] % (32 // bits)
     offset = 0 if codes.dtype == np.uint8 else 2 ** (bits - 1)
     unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, spare))).astype(np.uint8)
@@ -82,7 +80,7 @@ def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str
 
 
 def _other_kind(weight: QuantizedTensor, bits: int) -> str | None:
-    """Returns the property of a weight that cannot be written, if there is one."""
+    """Returns what a weight has that cannot be written; None if all of it can be."""
     if weight.order is not None:
         return "inputs in another order"
     if weight.minima is None:

@@ -43,7 +43,7 @@ def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
 
 
 def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
-    """Returns the entry for matrices, by their tensors' names, and what they are rounded to; none if none is."""
+    """Returns the entry for matrices by their tensors' names and types; empty if none is quantized."""
     modules: dict[QuantType | None, list[str]] = collections.defaultdict(list)
     for key, quant_type in matrices.items():
         modules[quant_type].append(key.removesuffix(".weight"))

@@ -15,7 +15,6 @@ from eagle_jax.converters.describe import TARGET, UNKNOWN, describe
 from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
 from eagle_jax.converters.gguf.folder import convert_gguf
 from eagle_jax.converters.heads import kinds
-from eagle_jax.converters.heads.dflash import SIDE_FILE
 from eagle_jax.converters.hub.resolving import resolve
 from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
 from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
@@ -27,10 +26,13 @@ COPIED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".md")
 
 
 class _Table(NamedTuple):
-    """Where the parameters of a model lie in its files, by path, and what the file of another program is called."""
+    """Where the parameters of a model lie in its files, by path, what the file of another program is called, and what
+    further files hold.
+    """
 
     slots: dict[str, names.Slot]
     file: str
+    side_files: tuple[str, ...] = ()
 
 
 def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *, requantize: bool = False) -> None:
@@ -64,7 +66,7 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
         others = [
             file
             for file in weights.folder.iterdir()
-            if (file.suffix in COPIED_SUFFIXES or file.name == SIDE_FILE)
+            if (file.suffix in COPIED_SUFFIXES or file.name in table.side_files)
             and file.name != "config.json"
             and not file.name.endswith(".index.json")
         ]
@@ -163,4 +165,4 @@ def _table(weights: Weights) -> _Table:
             )
         return _Table(names.slots(llama.rules(config), llama.shapes(config)), WHOLE)
     checked = kinds.files_of(weights.info).check(weights, None)
-    return _Table(checked.slots, checked.file)
+    return _Table(checked.slots, checked.file, checked.side_files)

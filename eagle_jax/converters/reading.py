@@ -28,8 +28,8 @@ def read_params(
 ) -> Params:
     """Returns the parameters of the given shapes, one tensor at a time.
 
-    Besides them there is never more than one parameter in memory, and what was read of it last: a model that is rounded
-    on the way is never there in floats.
+    Besides them at most one parameter is in memory, and what was last read of it: a model that is quantized on the way
+    is never in memory as floats.
 
     Args:
         weights: files that passed `names.check`.
@@ -80,9 +80,7 @@ _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
 def _finite_flags(leaf: Any) -> list[jax.Array]:
-    """Returns whether the floats of a parameter are finite, and the largest number that a quantized one may stand
-    for.
-    """
+    """Returns whether a parameter's floats are finite, and the largest number that a quantized one may stand for."""
     floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
     return [_is_finite(one) for one in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
 

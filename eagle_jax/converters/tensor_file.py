@@ -37,7 +37,8 @@ class TensorFile(Protocol):
     info: dict[str, TensorInfo]
 
     def take(self, name: str) -> np.ndarray:
-        """Returns the tensor's values. Each may be taken once: a file that had to be read whole frees what was
-        taken.
+        """Returns the tensor's values.
+
+        Each may be taken once: a file that had to be read whole frees what was taken.
         """
         ...

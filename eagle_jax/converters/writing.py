@@ -30,7 +30,7 @@ def write_folder(
     """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
 
     Args:
-        file: where the tensors go; under another name than the usual one they are all in it, whatever their size.
+        file: where the tensors go; under another name than the usual one they are all in it, at any size.
         extra_files: files to copy there, such as a tokenizer's; they get their names with the weights.
 
     Raises:

@@ -45,14 +45,14 @@ class Automata:
         return jax.lax.cond(jnp.any(jnp.asarray(self.of_row) >= 0), compute, otherwise)
 
     def after(self, states: Int[Array, "b n"], tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-        """Returns the states after one more token each; of rows without an automaton they mean nothing."""
+        """Returns the states after one more token each; meaningless in rows without an automaton."""
         row = jnp.maximum(jnp.asarray(self.of_row), 0)[:, None]
         token_class = jnp.asarray(self.token_class)[row, jnp.maximum(tokens, 0)]
         following = jnp.asarray(self.next)[row, jnp.maximum(states, 0), token_class]
         return jnp.where(states < 0, -1, following)
 
     def at_nodes(self, root: Int[Array, "b"], tree: Tree, depth: int) -> Int[Array, "b n"]:
-        """Returns the state after each node of a tree whose root's is known, and that is at most `depth` deep."""
+        """Returns the state after each node of a tree at most `depth` deep, given the state after its root."""
         is_root, parent = tree.parent < 0, jnp.maximum(tree.parent, 0)
         first = jnp.where(is_root, root[:, None], -1)
 
@@ -62,7 +62,7 @@ class Automata:
         return jax.lax.fori_loop(0, depth, one_deeper, first)
 
     def bans(self, states: Int[Array, "b n"]) -> Float[Array, "b n v"]:
-        """Returns `FORBIDDEN` of every token that must not follow, else 0."""
+        """Returns `FORBIDDEN` for every token that must not follow, else 0."""
         of_row = jnp.asarray(self.of_row)[:, None]
         vocab_size = self.token_class.shape[1]
 
@@ -92,5 +92,5 @@ class Guide:
 
 
 def any_allowed(bans: Float[Array, "b n v"]) -> Bool[Array, "b n 1"]:
-    """Returns whether any of the tokens that these bans are of may come."""
+    """Returns whether the bans leave any token at each node."""
     return jnp.any(bans == 0, axis=-1, keepdims=True)

@@ -54,7 +54,7 @@ class Calibration:
     probability: Float[Array, "b d k"]
 
     def __call__(self, edges: Float[Array, "b *nodes"], depth: int) -> Float[Array, "b *nodes"]:
-        """Computes the logarithms of the probabilities of guesses below nodes at `depth`; -inf of what is no guess.
+        """Computes the logarithms of the probabilities of guesses below nodes at `depth`; -inf where there is none.
 
         Args:
             edges: the drafter's log-probability of each token below its parent.
@@ -118,5 +118,5 @@ def between_knots(edges: Float[Array, "*nodes"]) -> Float[Array, "*nodes k"]:
 
 
 def _fold(depth: int) -> Float[np.ndarray, "p d"]:
-    """Returns which depth of a table nodes below each depth of a tree belong to."""
+    """Returns the depth of the table that nodes below each depth of a tree belong to."""
     return (np.minimum(np.arange(depth), DEPTHS - 1)[:, None] == np.arange(DEPTHS)).astype(np.float32)

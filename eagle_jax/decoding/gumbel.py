@@ -1,6 +1,6 @@
 """Gumbel noise with the bits of `jax.random.gumbel(key, mode="high")`, in a third of its time on a CPU.
 
-They are the bits of `jax_threefry_partitionable=True`, JAX's default, whatever that flag is.
+They are the bits of `jax_threefry_partitionable=True`, JAX's default, regardless of that flag.
 
 JAX compiles Threefry as a loop there, which writes whole arrays in each round. Here its rounds are unrolled, so XLA
 makes one vectorised pass of bits, uniform numbers and logarithms.

@@ -84,7 +84,7 @@ class Prefix:
     def of_text(
         tokens: Int[Array, "b t"], count: Int[Array, "b"], prompt_length: Int[Array, "b"], state: Int[Array, "b"]
     ) -> "Prefix":
-        """Returns the prefix of a tree that is its root alone."""
+        """Makes the prefix of a tree that is its root alone."""
         root = jnp.zeros((tokens.shape[0], 1), jnp.int32)
         return Prefix(tokens, count, prompt_length, root, jnp.ones((*root.shape, 1), bool), state[:, None])
 

@@ -55,7 +55,7 @@ class Sampling:
     def where_asked(
         self, asked: Callable[[], Bool[Array, ""]], compute: Callable[[], T], otherwise: Callable[[], T]
     ) -> T:
-        """Returns `compute()`; `otherwise()`, if the program serves rows that may not ask for it, and none does."""
+        """Returns `compute()`, or `otherwise()` if no row of a program for mixed rows asks for it."""
         return jax.lax.cond(asked(), compute, otherwise) if self.mixed else compute()
 
 
@@ -87,8 +87,7 @@ class Settings:
 
 
 def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndarray, "b 2"]:
-    """Returns words of the random keys of requests: answer `samples[i]` (counted from 0) of a request with seed
-    `seeds[i]`.
+    """Returns the words of requests' random keys: of answer `samples[i]` (from 0) to a request with seed `seeds[i]`.
 
     Answer 0 has the key of the seed, so the first of several answers is the single answer. Further answers fold a
     number counted down from 2**32 into it: positions are folded in from 0 upwards, and no answer's key may be the noise
@@ -107,7 +106,7 @@ def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndar
 
 
 def _keys(words: UInt32[Array | np.ndarray, "b 2"]) -> Key[Array, "b"]:
-    """Returns the keys of the words that are all of them."""
+    """Returns the keys that consist of these words."""
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
@@ -143,8 +142,7 @@ def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> F
 def draw(
     logits: Float[Array, "b n v"], noise: Float[Array, "b n v"] | None, settings: Settings, mode: Sampling
 ) -> Int[Array, "b n"]:
-    """Returns the token after each node: argmax(warp(logits) + noise), or argmax(logits) in greedy rows (ties: the
-    lower id).
+    """Returns the token after each node: argmax(warp(logits) + noise), in greedy rows argmax(logits) (ties: lower id).
 
     `noise` may be None if `mode.sampled` is False.
     """
@@ -161,8 +159,7 @@ def scores(
     settings: Settings,
     mode: Sampling,
 ) -> Scores:
-    """Returns the scores by which a drafter ranks guesses: log_softmax(logits + T noise), if T > 1 log_softmax(logits /
-    T + noise).
+    """Returns a drafter's scores of guesses: log_softmax(logits + T noise), log_softmax(logits / T + noise) if T > 1.
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
     drafter's logits are right, filters included. How far they are off does not depend on T: divided by a small one, a

@@ -29,8 +29,6 @@ def within_top_weight(
 
 
 def _ordered(values: Float[Array, "*shape"]) -> Int[Array, "*shape"]:
-    """Returns integers that compare as the float32 `values` do: the bits below the sign are turned over in negative
-    numbers.
-    """
+    """Returns integers that compare as the float32 `values` do: negative numbers have the lower 31 bits flipped."""
     bits = lax.bitcast_convert_type(values, jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)

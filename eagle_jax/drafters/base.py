@@ -109,12 +109,11 @@ class CommittedRows:
 
 
 class Drafter(abc.ABC):
-    """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, everything else is
-    static.
+    """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, all else is static.
 
     The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, each step's
-    accepted path, what was committed while nothing was drafted) and `propose` once a step. All three are pure. Whatever
-    `propose` returns, the text stays the same: the target draws at every node, and only drawn tokens are committed.
+    accepted path, what was committed while nothing was drafted) and `propose` once a step. All three are pure. The text
+    does not depend on what `propose` returns: the target draws at every node, and only drawn tokens are committed.
     """
 
     @property

@@ -93,8 +93,7 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
 
 
 def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:
-    """Returns the tree without nodes that the head takes to be accepted with a probability below `least`, and all below
-    them.
+    """Drops the nodes that the head takes to be accepted with a probability below `least`, and all nodes below them.
 
     Of a chain it is what stands before the first such node, as in DSpark.
 

@@ -32,7 +32,7 @@ class Branches:
 
     @staticmethod
     def at_root(out: Float[Array, "b h"]) -> "Branches":
-        """Returns the root alone, whose row is in the network's cache: `out` is what the network gave there."""
+        """Makes the root alone, whose row is in the network's cache: `out` is the network's output there."""
         batch = out.shape[0]
         return Branches(
             kv=(),
@@ -44,9 +44,7 @@ class Branches:
     def grow(
         self, run: Run, position: Int[Array, "b"], tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
     ) -> tuple["Branches", Float[Array, "b f v"]]:
-        """Grows the tree by one level and returns its logits: `tokens` below the rows `parent_row` of the last level,
-        at `position`.
-        """
+        """Adds a level, `tokens` at `position` below the last one's rows `parent_row`, and returns its logits too."""
         features = jnp.take_along_axis(self.out, parent_row[:, :, None], axis=1)
         ancestors = jnp.take_along_axis(self.above, parent_row[:, :, None], axis=1)
         itself = jnp.broadcast_to(jnp.eye(tokens.shape[1], dtype=bool)[None], (*tokens.shape, tokens.shape[1]))

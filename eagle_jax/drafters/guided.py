@@ -24,8 +24,7 @@ def grow(
     drafted_part: Callable[[Array], Array] = lambda values: values,
     target_ids: Callable[[Array], Array] = lambda tokens: tokens,
 ) -> Tree:
-    """Runs `policy.grow` below the roots, with scores of the tokens alone that each row's automaton allows at the
-    node.
+    """Runs `policy.grow` below the roots, with scores only of the tokens that each row's automaton allows there.
 
     Args:
         drafted_part: of values over the target's vocabulary those of the tokens that the scores are of.
@@ -97,14 +96,14 @@ def grow_by_depth(
 
 
 def ranks_to_tokens(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:
-    """Returns a tree of ranks as one of tokens: those of each rank at every depth below the root."""
+    """Replaces the ranks in a tree by the tokens that have them at each depth below the root."""
     place = jnp.maximum(depth_below(tree.ancestors) - 1, 0) * tokens.shape[2] + tree.tokens
     guesses = jnp.take_along_axis(tokens.reshape(len(tokens), -1), place[:, 1:], axis=1)
     return dataclasses.replace(tree, tokens=jnp.concatenate([tree.tokens[:, :1], guesses], axis=1))
 
 
 def in_target_ids(tree: Tree, root: Int[Array, "b"], target_ids: Callable[[Array], Array]) -> Tree:
-    """Returns a tree of a draft vocabulary in the target's ids; the root has one already."""
+    """Replaces the draft ids in a tree by the target's; the root has one already."""
     return dataclasses.replace(tree, tokens=jnp.concatenate([root[:, None], target_ids(tree.tokens[:, 1:])], axis=1))
 
 

@@ -1,5 +1,4 @@
-"""Hydra drafting (Ankner et al. 2024, arXiv:2402.05109): Medusa's heads, each of which reads what was drafted above its
-token.
+"""Hydra drafting (Ankner et al. 2024, arXiv:2402.05109): Medusa's heads, each reading what was drafted above its token.
 
 Head k reads the target's final hidden state before the root, then the embeddings of the root and of the k drafted
 tokens on the way down, side by side. Hydra++ has a decoder layer over the text's hidden states, whose output takes the

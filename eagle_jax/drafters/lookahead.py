@@ -93,7 +93,7 @@ class Lookahead(Drafter):
             return self._iterate(state, observed.checked, observed.count)
 
     def _read(self, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
-        """Returns the n-grams of a stretch of text (not those that go on in the next stretch); its tokens, spread out,
+        """Adds the n-grams of a stretch of text, but not those that go on in the next stretch. Its tokens, spread out,
         are also what the iteration begins with. The last token before the root is observed alone, and begins no
         iteration.
         """
@@ -117,7 +117,7 @@ class Lookahead(Drafter):
         )
 
     def _iterate(self, state: LookaheadState, checked: Verification, count: Int[Array, "b"]) -> LookaheadState:
-        """Draws a token below every column and collects the n-grams; the oldest row is dropped."""
+        """Appends the target's draw below every column and collects the n-grams; the oldest row is dropped."""
         first = 1 + self.window * (self.rows - 1)  # the nodes of the last row
         drawn = checked.draws[:, first : first + self.window]
         columns = jnp.concatenate([state.window, drawn[:, None]], axis=1)

@@ -1,8 +1,8 @@
 """Medusa drafting (Cai et al. 2024, arXiv:2401.10774): head k guesses the token k + 1 places below the root.
 
 Every head reads the target's final hidden state before the root and nothing else, so all nodes of one depth get the
-same candidates, whatever was drafted above them. Published Medusa accepts by a threshold (typical acceptance), which
-changes the distribution at temperature > 0; here the target draws, as for every drafter.
+same candidates, regardless of what was drafted above them. Published Medusa accepts by a threshold (typical
+acceptance), which changes the distribution at temperature > 0; here the target draws, as for every drafter.
 
 Cost of one step: one row through each head that the tree is deep, with an output matrix each; no cache and no layer.
 """

@@ -40,8 +40,7 @@ class Unread:
 
 @pytree
 class Ready(Wrapper):
-    """Drafts as another drafter does, from a state with room for what `Paused` leaves unread. `catch_up` has to read
-    that first.
+    """Drafts as another drafter does, with room for what `Paused` leaves unread, which `catch_up` has to read first.
 
     Attributes:
         room: rows that may wait to be read.

@@ -58,8 +58,7 @@ class PromptLookup(StatelessDrafter):
 
 
 def suffix_matches(tokens: Int[Array, "b t"], length: Int[Array, "b"], longest: int) -> Int[Array, "b t"]:
-    """Returns how many tokens before and at each position agree with those before and at position `length`, up to
-    `longest`.
+    """Returns how many tokens at and before each position match those at and before `length`, up to `longest`.
 
     Positions from `length` on have 0: the end of the text is no match for itself.
     """

@@ -19,8 +19,7 @@ def scores(
     *,
     drafted_part: Callable[[Array], Array] | None = None,
 ) -> Scores:
-    """Returns the scores of the tokens below nodes at `depth`: log-probabilities, for a tree policy to add up along
-    paths.
+    """Returns scores of the tokens below nodes at `depth`: log-probabilities, which a tree policy adds up along paths.
 
     Args:
         coupled: at temperature > 0, with the noise of their position (common random numbers); off, as if all requests

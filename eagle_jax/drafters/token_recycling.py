@@ -1,7 +1,7 @@
 """Token Recycling (Luo et al. 2024, arXiv:2408.08696): after every token, the best candidates the target last gave it.
 
 A table holds, for each token, the `width` likeliest next tokens that the target named the last time it read that token,
-in whatever context, rejected branches included. The tree reads the table level by level. Nothing is trained; the prompt
+in any context, rejected branches included. The tree reads the table level by level. Nothing is trained; the prompt
 fills in the pairs that it contains.
 
 Cost of one step: a few gathers, and a top-k over the vocabulary at every node of the checked tree. The table holds
@@ -46,7 +46,7 @@ class Table:
         scores: Float[Array, "b r w"],
         counts: Bool[Array, "b r"],
     ) -> "Table":
-        """Returns new candidates after `keys`; of rows with the same key the last that counts is kept."""
+        """Writes new candidates after `keys`; of rows with the same key the last that counts is kept."""
         later = jnp.triu(jnp.ones((keys.shape[1],) * 2, bool), 1)[None]
         again = jnp.any((keys[:, :, None] == keys[:, None, :]) & counts[:, None, :] & later, axis=2)
         at = jnp.where(counts & ~again, keys, self.tokens.shape[1])  # out of range: dropped
@@ -102,7 +102,7 @@ class TokenRecycling(Drafter):
             return self._learn(state, observed.checked, active)
 
     def _read(self, table: Table, observed: CommittedRows) -> Table:
-        """Returns the pairs of a text: what follows each token comes before the candidates that it had."""
+        """Adds the pairs of a text: what follows each token is put before its earlier candidates."""
         rows = observed.following.shape[1]
         keys, following = jnp.maximum(observed.tokens, 0), observed.following
         counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]

@@ -48,7 +48,7 @@ class Trie:
         )
 
     def tree(self, root: Int[Array, "b"], height: int) -> Tree:
-        """Returns all of it, below `root`."""
+        """Returns the whole trie as a tree, below `root`."""
         top = jnp.zeros_like(root[:, None])
         return Tree(
             tokens=jnp.concatenate([root[:, None], self.tokens], axis=1),

@@ -23,7 +23,7 @@ class Compiles:
 
 @contextlib.contextmanager
 def counting_compiles() -> Iterator[Compiles]:
-    """Counts while the block runs: `with counting_compiles() as compiles: ...; compiles.count`."""
+    """Yields a count of compilations in the block: `with counting_compiles() as compiles: ...; compiles.count`."""
     compiles = Compiles()
     jax.monitoring.register_event_duration_secs_listener(compiles.add)
     try:

@@ -1,7 +1,7 @@
 """The report's figures as SVG text. Colours are classes, so that a style decides them for light and dark: figures.css,
 which the report's page holds once, and a figure that is a file of its own (`alone`) for itself.
 
-`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. The background of a mark is in its
+`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. The name and value of a mark are in its
 `<title>`, which browsers show under the pointer.
 """
 
@@ -67,14 +67,14 @@ class Svg:
 
 
 def alone(svg: str) -> str:
-    """Returns a figure as a file of its own, with the style in it and a ground to stand on."""
+    """Returns a figure as a file of its own, with the style in it and a background."""
     start = svg.index(">") + 1
     style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     return f'{svg[:start]}{style}<rect class="page" width="100%" height="100%"/>{svg[start:]}'
 
 
 def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """Returns a line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
+    """Draws a line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
     values = [value for row in rows.values() for value in row.values() if math.isfinite(value)]
     svg = Svg(len(rows) * ROW + 30, label)
     x, ticks = _axis(max(values, default=1.0))
@@ -94,7 +94,7 @@ def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str
 
 
 def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """Returns a bar per row, made of its parts one after the other, its sum after it."""
+    """Draws a bar per row, made of its parts one after the other, its sum after it."""
     svg = Svg(len(rows) * ROW + 34, label)
     x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
     for tick in ticks:
@@ -112,9 +112,7 @@ def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> 
 
 
 def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, legend: bool = False) -> str:
-    """Draws shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend`, for a figure that stands
-    alone.
-    """
+    """Draws shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend` for a figure by itself."""
     bottom, steps = 250, max((len(values) for values in series.values()), default=1)
     svg = Svg(bottom + 44, label)
     left, right = 60, WIDTH - 30
@@ -191,8 +189,7 @@ def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
 
 
 def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], drawn: str, label: str) -> str:
-    """Returns a draft tree from left to right: what was committed in colour, and the token drawn below it as a leaf
-    more.
+    """Draws a tree from left to right: committed tokens in colour, and the token drawn after them as one more leaf.
 
     Args:
         parents: parent of each node; -1 for the root, and -2 for what is no guess and is not drawn.
@@ -217,9 +214,7 @@ def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], 
 
 
 def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number], int]:
-    """Returns the column and row of each node, and how many rows: a leaf takes one, others stand between their
-    children.
-    """
+    """Returns columns and rows of nodes, and the number of rows: a leaf takes one, others are between children."""
     column: dict[int, int] = {}
     for node in parent:
         column[node] = column[parent[node]] + 1 if node else 0

@@ -157,9 +157,7 @@ def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversatio
 
 
 def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
-    """Returns where two conversations part: (turn, token), counted from 0; None if they are identical as far as both
-    go.
-    """
+    """Returns where two conversations part, (turn, token) from 0; None if they are identical as far as both go."""
     for turn, (one, other) in enumerate(zip(a.answers, b.answers, strict=False)):
         if one.token_ids != other.token_ids:
             pairs = itertools.zip_longest(one.token_ids, other.token_ids)

@@ -52,7 +52,7 @@ def _sizes(results: Results) -> list[str]:
 
 
 def _budgets(results: Results) -> str | None:
-    """Returns the seconds of steps by the size of their trees; None for answers without them."""
+    """Draws the seconds of steps by the size of their trees; None for answers without them."""
     sizes = _sizes(results)
     if not sizes:
         return None

@@ -57,8 +57,9 @@ class Prompter:
 
 
 def _without(conversation: list[Message], characters: int) -> list[Message]:
-    """Returns the conversation without its first `characters`; a question and its answer that are gone altogether go as
-    one.
+    """Returns the conversation without its first `characters`.
+
+    A question and its answer that are gone altogether go as one.
     """
     left = []
     for message in conversation:

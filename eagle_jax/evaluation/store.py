@@ -98,7 +98,7 @@ class Folder:
             raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
         else:
             if begun:
-                read_run(path)  # other files are not replaced
+                read_run(path)  # raises if the file is no run's, which is not to be replaced
             (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})
         paths = {name: answer_file(path, name) for name in settings["methods"]}
@@ -162,7 +162,7 @@ def _is_shape(tree: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the JSON value that a file holds; a sentence if it holds none."""
+    """Returns the JSON value that a file holds. Raises ValueError if it holds none."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
@@ -176,9 +176,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings by name, each a printable value: methods with their trees, groups of settings one by
-    one.
-    """
+    """Returns settings by name, each a printable value: methods with their trees, groups one by one."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "methods":

@@ -117,7 +117,7 @@ def plan(
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
-    """Slots of an accelerator's caches for prompts and answers of up to `tokens` tokens, with trees of `nodes`."""
+    """Returns the slots of an accelerator's caches for texts of up to `tokens` tokens, with trees of `nodes`."""
     depth = shrink_to(PUBLISHED, nodes).depth if nodes > 1 else 0
     return slots_for_tree(depth, tokens - 1, tokens, CHUNK)
 
@@ -171,7 +171,7 @@ def of_configs(
     head_scheme: Scheme | None = None,
     stored: Stored = (),
 ) -> Plan:
-    """Computes `plan` for configurations that are at hand, and caches of exactly `slots`.
+    """Computes `plan` for given configurations, and caches of exactly `slots`.
 
     Args:
         stored: types of the target's parameters that its files hold quantized, by path.
@@ -193,7 +193,7 @@ def of_configs(
 
 @functools.lru_cache(maxsize=16)
 def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None, stored: Stored = ()) -> LM:
-    """Returns the target as it lies while decoding, of shapes."""
+    """Returns the shapes of the target as it is laid out for decoding."""
     types = dict(stored)
 
     def init() -> LM:
@@ -208,7 +208,7 @@ def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None,
 
 @functools.lru_cache(maxsize=16)
 def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> AnyHead:
-    """Returns the head as it lies while decoding, of shapes."""
+    """Returns the shapes of the head as it is laid out for decoding."""
 
     def init() -> AnyHead:
         head = HEAD_KINDS[config.kind].get("network").init(config, jax.random.key(0), dtype)
@@ -271,9 +271,7 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
 
 
 def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
-    """Returns the number of bytes that the tokens of a pass add to the states of all layers, before they are
-    written there.
-    """
+    """Returns how many bytes the tokens of a pass add to the states of all layers, before they are written there."""
     size = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
     return size // (1 if config.latent is not None else parts)
 

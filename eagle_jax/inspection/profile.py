@@ -20,7 +20,7 @@ from eagle_jax.chat.prompts import Prompt
 from eagle_jax.drafters.base import Plain
 from eagle_jax.inspection.start import Start, greedy_requests
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 
 STEPS = 32
 
@@ -115,9 +115,7 @@ def scopes_of(program: str) -> dict[str, str]:
 
 
 def phase_of(path: str) -> str | None:
-    """Returns the phase that an operation belongs to; None outside of them all. The phase with the most scopes
-    counts.
-    """
+    """Returns the phase of an operation, None outside of them all. The phase with the most scopes counts."""
     parts, best, phase_name = path.split("/"), 0, None
     for name, scopes in PHASES.items():
         matches = [next((m for part in parts if (m := re.fullmatch(scope, part))), None) for scope in scopes]

@@ -50,9 +50,7 @@ class Start:
         self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
     def run(self, drafter: Drafter, steps: int | None = None) -> Ran:
-        """Runs this number of steps with a drafter, or all until the first answer is complete; compiling is not
-        timed.
-        """
+        """Runs `steps` steps with a drafter, or all until the first answer is complete; compiling is not timed."""
         arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
         after, compiling = programs.call(
@@ -79,7 +77,7 @@ class Start:
         return self.model.target, drafter, self.batch.params, state, *limits
 
     def _begun(self, drafter: Drafter) -> DecodeState:
-        """Returns the batch as if it had begun with this drafter."""
+        """Returns the batch's state as if it had begun with this drafter."""
         state, inner = self.batch.state, self.batch.state.draft.state
         rows, slots = len(state.done), state.cache.slots
         draft: Any = inner

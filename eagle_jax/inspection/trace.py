@@ -18,7 +18,7 @@ from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly, VerifyOnly
 from eagle_jax.inspection.start import Start, seconds_per_step
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import Target
 from eagle_jax.requests.options import Options, seeds_for, settings_of

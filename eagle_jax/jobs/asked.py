@@ -62,7 +62,7 @@ class PendingRow:
         self.left -= 1
 
     def record(self, token_ids: bool) -> dict[str, Any]:
-        """Returns the line of the output. It says nothing of time, so that it is the same however it came about."""
+        """Returns the line of the output. It holds no times, so it does not depend on when or how it was made."""
         tickets = self.answering.tickets
         results = [ticket.result(0.0) for ticket in tickets]
         stats = [_stats_of(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
@@ -113,9 +113,7 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> PendingRow:
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:
-    """Returns the form of a row's answer, what reads it, and the row as a model with this tokenizer is
-    asked. Raises `FieldError`.
-    """
+    """Returns a row's answer form, its reader, and the call for a model with this tokenizer. Raises `FieldError`."""
     response_format, answers = row.response_format() if row.response_format else None, ChatAnswers()
     if response_format is not None:
         return response_format, answers, response_format.prepare(row.call, tokenizer, AnswerFormats())
@@ -125,9 +123,7 @@ def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswe
 
 
 def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Options, list[int]]:
-    """Returns how the answers to a row are drawn, and the seed of each of its prompts. Raises ValueError and
-    TypeError.
-    """
+    """Returns the sampling options of a row and the seed of each of its prompts. Raises ValueError and TypeError."""
     stated = dict(call.options)
     seeds = seeds_for(stated.pop("seed", _seed(defaults.seed, row.number)), len(call.prompts))
     stated.pop("cache_salt", None)  # nothing of others is shared here

@@ -69,9 +69,7 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> PendingRow
 def _submit(
     engine: Engine, prompts: Sequence[Any], samples: Sequence[int], options: Options, seeds: Sequence[int]
 ) -> list[Ticket]:
-    """Returns tickets for the samples of each prompt. As in a job, an answer also ends where the model's context
-    does.
-    """
+    """Submits the samples of each prompt. As in a job, an answer also ends where the model's context does."""
     tickets: list[Ticket] = []
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     values["logit_bias"] = dict(options.logit_bias)  # pairs would be taken for values of several prompts

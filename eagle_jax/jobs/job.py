@@ -16,7 +16,7 @@ from eagle_jax.jobs.lines import contents_of, lines_of
 from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writes_no_files
 from eagle_jax.jobs.rows import Defaults, Refused, Row, check_unique_ids, read
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 from eagle_jax.ops.dispatch import settings
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import offline
@@ -228,8 +228,7 @@ class Job:
 
 
 def merge(output: str | Path) -> list[str]:
-    """Makes the output of parts that were collected next to it; otherwise returns a sentence for each part that is
-    missing.
+    """Merges the parts that were collected next to `output`; if any are missing, returns a sentence for each of them.
 
     Raises:
         ValueError: there is no manifest of a batch job.

@@ -41,7 +41,7 @@ class Journal:
 
 
 def entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Returns the number and line of each finished row, up to the first line that is not whole."""
+    """Iterates over the number and line of each finished row, up to the first line that is not whole."""
     return ((number, line) for (number, _), line in complete_lines(path, _entry))
 
 

@@ -10,12 +10,12 @@ from eagle_jax.jobs.rows import Refused, Row
 
 
 def response_line(row: Row, body: dict[str, Any]) -> dict[str, Any]:
-    """Returns a finished row."""
+    """Returns the output line of a finished row."""
     return _line(row, 200, body) | {"error": None}
 
 
 def error_line(row: Refused) -> dict[str, Any]:
-    """Returns a row that cannot be answered."""
+    """Returns the output line of a row that cannot be answered."""
     error = {"message": row.error, "type": "invalid_request_error", "param": None, "code": "invalid_request"}
     return _line(row, 400, {"error": error}) | {"error": {"code": "invalid_request", "message": row.error}}
 

@@ -16,9 +16,7 @@ def part_of(output: Path, host: int, hosts: int) -> Path:
 
 
 def share(rows: int, host: int, hosts: int) -> range:
-    """Returns numbers of the rows that a host answers: every `hosts`-th, so that all hosts get as much of
-    everything.
-    """
+    """Returns the numbers of the rows of a host: every `hosts`-th, so that each host gets as much of everything."""
     return range(host, rows, hosts)
 
 

@@ -26,7 +26,7 @@ from eagle_jax.ops.dispatch import settings
 from eagle_jax.scheduling.generate import generate
 
 GROUPS = 4  # batches between two writes, by default: rows whose answers are short take up those of the next batches
-START = b'{"id": 0, "messages": [{"role": "'  # of every line, whatever the number
+START = b'{"id": 0, "messages": [{"role": "'  # of every line, for any number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +167,7 @@ def _answer(model: Model, conversations: Sequence[_Conversation], sampling: dict
 
 
 def _prompt(model: Model, conversation: _Conversation, turn: int) -> list[int] | None:
-    """Returns token ids up to the next question; None if the last answer did not end by itself, or no room is left for
-    one.
-    """
+    """Returns token ids up to the next question; None if the last answer was cut off, or no room is left for one."""
     if turn and conversation.finish != "stop":
         return None
     messages = [*conversation.messages, conversation.questions[turn]]

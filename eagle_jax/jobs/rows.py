@@ -153,7 +153,7 @@ def _id(fields: dict[str, Any], place: str) -> str | int:
 
 
 def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[ResponseFormat], Call]:
-    """Returns the request in an OpenAI envelope, as the server reads it, and of its answer."""
+    """Parses the request in an OpenAI envelope, as the server reads it; returns the form of its answer too."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:
         raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
@@ -176,9 +176,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
 
 
 def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
-    """Returns the request of a row in our own form: messages, tools and forms as in OpenAI's, options as in
-    `generate`.
-    """
+    """Parses a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
     fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
     prompts = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}

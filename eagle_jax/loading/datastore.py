@@ -74,7 +74,7 @@ def make_datastore(
 
 
 def read_datastore(path: str | Path, tokenizer: Any) -> Datastore:
-    """Returns a datastore from its file.
+    """Reads a datastore from its file.
 
     Raises:
         FileNotFoundError: there is no such file.

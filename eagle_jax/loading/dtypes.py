@@ -12,8 +12,10 @@ BFLOAT16_FROM = 8.0  # compute capability; below, XLA computes bfloat16 in float
 
 
 def dtype_of(dtype: Any) -> Any:
-    """Returns the dtype that `load` was asked for; None keeps the stored one, but for processors without bfloat16:
-    float32 on CPUs, float16 on GPUs before NVIDIA's Ampere, such as a T4.
+    """Returns the dtype to load in, given `load`'s argument; None keeps the stored one.
+
+    Without an argument, processors that lack bfloat16 get another: float32 on CPUs, float16 on GPUs before NVIDIA's
+    Ampere, such as a T4.
     """
     if dtype is not None:
         return dtype_named(dtype)
@@ -40,9 +42,7 @@ def dtype_of_draft(dtype: Any, targets: Any) -> Any:
 
 
 def dtype_name(dtype: Any = None) -> str | None:
-    """Returns the name of the dtype that `load`, given the same, computes in on this machine; None is the target's
-    stored one.
-    """
+    """Returns the name of the dtype that `load(dtype=dtype)` computes in here; None is the target's stored one."""
     computed = dtype_of(dtype)
     return None if computed is None else jnp.dtype(computed).name
 
@@ -52,7 +52,7 @@ def dtype_named(dtype: Any, name: str = "dtype") -> Any:
     if dtype is None:
         return None
     dtypes = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
-    for dtype_name, value in dtypes.items():
-        if dtype == dtype_name or not isinstance(dtype, str) and dtype == value:
+    for known, value in dtypes.items():
+        if dtype == known or not isinstance(dtype, str) and dtype == value:
             return value
     raise ValueError(f"{name}={dtype!r} is not known; expected one of {', '.join(dtypes)}")

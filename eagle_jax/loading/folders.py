@@ -25,9 +25,10 @@ SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
 
 
 def default_target(head: str | Path | None = None) -> str:
-    """Returns the name of the target that `load` takes where none is given: that in EAGLE_JAX_TARGET, or else
-    SmolLM2's, which is downloaded once. Where it cannot be had it is the toy's, after a line on stderr, and so it is
-    with a shipped head, which is the toy's own.
+    """Returns the name of the target that `load` takes where none is given.
+
+    It is that in EAGLE_JAX_TARGET, or else SmolLM2's, which is downloaded once. It is the toy's where that cannot be
+    had, after a line on stderr, and with a shipped head, which is the toy's own.
 
     Raises:
         FileNotFoundError: SmolLM2 cannot be had, and the head that was named does not fit the toy.
@@ -61,8 +62,9 @@ def tokenizer_of(target: str | Path | None = None) -> Any:
 
 
 def at_hand(name: str) -> bool:
-    """Returns whether `load(name)` of a published pair finds its target on this machine: a folder, a package's file, or
-    the hub's cache.
+    """Returns whether `load(name)` of a published pair finds its target on this machine.
+
+    That is in a folder, a package's file, or the hub's cache.
     """
     pair = known_pair(name)
     return pair is not None and pair_at_hand(pair)
@@ -82,8 +84,9 @@ def download(name: str) -> Path:
 
 
 def gguf_of(name: str) -> Path | None:
-    """Returns the GGUF file that holds the target of the published pair of this name, downloaded if need be; None if
-    there is none.
+    """Returns the GGUF file with the target of a published pair, by the pair's name; None if there is none.
+
+    It is downloaded if need be.
 
     Raises:
         FileNotFoundError, ValueError: as `download`.
@@ -94,8 +97,7 @@ def gguf_of(name: str) -> Path | None:
 
 
 def describe(folder: str | Path) -> Description:
-    """Describes the contents of a folder or GGUF file, and whether it would load; of a published pair's name, its
-    target here.
+    """Describes a folder or GGUF file, and whether it would load; for a published pair's name, its target here.
 
     Raises:
         FileNotFoundError, ValueError: no folder, no config, weight files that are missing or damaged, or a pair whose
@@ -114,8 +116,9 @@ def describe(folder: str | Path) -> Description:
 
 
 def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
-    """Returns where target and head are, as `load` takes them, downloaded if need be; a folder goes before a pair of
-    the same name.
+    """Returns where target and head are, as `load` takes them, downloaded if need be.
+
+    A folder goes before a pair of the same name.
     """
     target = default_target(head) if target is None else target
     pair = known_pair(target)
@@ -134,7 +137,7 @@ MTP_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the targ
 
 
 def means_mtp_layer(head: str | Path | None) -> bool:
-    """Returns whether it means the target's own layer, and not a folder of that name."""
+    """Returns whether `head` means the target's own layer, and not a folder of that name."""
     return str(head) == MTP_LAYER and not Path(MTP_LAYER).exists()
 
 

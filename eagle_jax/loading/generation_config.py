@@ -45,11 +45,12 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 
 def generation_options(folder: Path) -> dict[str, Any]:
-    """Returns `generate`'s options as the model's `generation_config.json` sets them. One log line says what that is,
-    and one
-    what of it is not followed: entries of other kinds of decoding, and values that are no numbers.
+    """Returns `generate`'s options as the model's `generation_config.json` sets them.
 
-    Greedy decoding, `do_sample` false or absent, is temperature 0, whatever else it says.
+    One log line says what they are, and one which entries are not followed: those of other kinds of decoding, and
+    values that are not numbers.
+
+    Greedy decoding, `do_sample` false or absent, is temperature 0, even if a temperature is set.
 
     Raises:
         ValueError: the file is damaged.

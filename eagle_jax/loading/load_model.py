@@ -53,7 +53,7 @@ def load(
 
     Without arguments it is SmolLM2-135M-Instruct, downloaded once (93 MB), with the EAGLE-3 head that comes with the
     package; without network the package's toy pair, `load("toy")`, which a line on stderr says. From here on compiled
-    programs are kept on disk, unless JAX has another cache folder, or EAGLE_JAX_COMPILATION_CACHE is "off". The
+    programs are kept on disk, unless JAX has a cache folder set, or EAGLE_JAX_COMPILATION_CACHE is "off". The
     first load on a GPU or TPU measures which candidate computes each operation fastest there, in half a minute at most,
     unless EAGLE_JAX_MEASURE is "off"; see docs/performance.md.
 
@@ -160,7 +160,7 @@ def _check_entries(changes: Any, name: str) -> None:
 def _load_draft(
     folder: Path, target: LM, tokenizer: Any, sharding: Sharding | None, *, dtype: Any, scheme: Scheme | None
 ) -> LM:
-    """Loads a small model with the target's token ids."""
+    """Loads a small model. Raises ValueError if its token ids are not the target's."""
     refuse_other_tokenizer(tokenizer, tokenizer_in(folder), f"the draft model in {folder}")
     draft = _load_target(folder, dtype, sharding, scheme)
     if draft.config.vocab_size > target.config.vocab_size:
@@ -172,7 +172,7 @@ def _load_draft(
 
 
 def _load_datastore(path: str | Path, target: LM, tokenizer: Any) -> Datastore:
-    """Returns the texts of tokens that the target has."""
+    """Loads a datastore. Raises ValueError if its texts have tokens that the target does not have."""
     store, size = read_datastore(path, tokenizer), target.config.vocab_size
     largest = int(jnp.max(store.tokens, initial=0))
     if largest >= size:
@@ -214,7 +214,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], sharding: Shardin
 
 
 def _head_for_decoding(head: Any, sharding: Sharding | None) -> Any:
-    """Lays a head out for decoding: it is read at once, as it is a layer or a few matrices, and then sharded."""
+    """Lays a head out for decoding and then shards it, if asked to: a head is small, so it is read unsharded."""
     if sharding is None:
         return _for_decoding(head, head.head_dim, sharding)
     if head.layers is not None:
@@ -248,8 +248,9 @@ def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple
 
 
 def _context(target: LM) -> int:
-    """Returns the number of tokens that the target can read. With YaRN configs state the stretched length, or the
-    original.
+    """Returns the number of tokens that the target can read.
+
+    With YaRN, configs state the stretched length, or the original.
     """
     rope, stated = target.config.rope, target.config.max_position_embeddings
     if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:

@@ -57,8 +57,9 @@ def measure_operations(model: Model, **how: Any) -> list[Finding]:
 
 
 def measure_at_load(target: LM, context: int) -> None:
-    """Measures what is not known yet, in half a minute at most, and says so on stderr; nothing where a backend is used
-    by default.
+    """Measures what is not known yet, in half a minute at most, and says so on stderr.
+
+    Nothing is measured where a backend is used by default.
 
     Raises:
         RuntimeError: the device does not answer any more.

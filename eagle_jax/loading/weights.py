@@ -25,8 +25,10 @@ Params = Mapping[str, Any]
 def with_weights(
     model: Model, target: Params | LM | str | Path | None = None, head: Params | AnyHead | str | Path | None = None
 ) -> Model:
-    """Returns the same model with other weights in the same places. What was compiled for it serves on: nothing is
-    compiled anew but, the first time, the step that lays weights out for decoding.
+    """Returns the same model with other weights in the same places.
+
+    Compiled programs are reused: nothing is compiled anew but, the first time, the step that lays weights out for
+    decoding.
 
     The old model stays as it was; its memory is free when nothing refers to it any more (`model = with_weights(model,
     ...)`). Weights are cast to the model's dtype, and quantized as it is: load a model whose files are quantized with
@@ -71,8 +73,9 @@ class Weights:
 
 
 def weights_of(model: Model) -> Weights:
-    """Returns a copy of a model's parameters in the form that trainers and converters use, on the model's devices; it
-    may be donated, and the model stays as it is.
+    """Returns a copy of a model's parameters in the form that trainers and converters use, on the model's devices.
+
+    It may be donated; the model stays as it is.
 
     A head that was loaded in another dtype than its folder's has lost what that one cannot hold (`load(draft_dtype=)`).
     Rounded weights come as the floats that they stand for. Over a mesh with more devices along `model` than there are
@@ -83,8 +86,9 @@ def weights_of(model: Model) -> Weights:
 
 
 def _as_floats(model: LM | AnyHead) -> Params:
-    """Returns the parameters as floats. Arrays that both forms share are copied; the rest is new anyway, and a second
-    copy may not fit.
+    """Returns the parameters as floats.
+
+    Arrays that both forms share are copied. The rest is new anyway, and a second copy may not fit.
     """
     current = {id(leaf) for leaf in jax.tree.leaves(model.params)}
 
@@ -162,9 +166,7 @@ _lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="sprea
 
 
 def _fitted(expected: Params, new_params: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:
-    """Returns new weights in the dtypes of the old ones, rounded where those are, key/value heads as often as they are
-    kept.
-    """
+    """Returns new weights in the old ones' dtypes, quantized and with key/value heads repeated as those are."""
     fitted: dict[str, Any] = {}
     for name, old in expected.items():
         path = f"{above}{name}"

@@ -27,9 +27,7 @@ def params_at(params: BatchParams, rows: Int[Array, "a"]) -> BatchParams:
 
 
 def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """Returns the state of the whole batch, with that of some rows replaced by `part`, which steps made of
-    `state_at`'s.
-    """
+    """Returns the whole batch's state with some rows replaced by `part`, which steps made of `state_at`'s result."""
 
     def put(old: Any, new: Any) -> Any:
         if isinstance(old, Cache):

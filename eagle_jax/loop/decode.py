@@ -103,9 +103,7 @@ def draft_tree(
     noise: Float[Array, "b d v"] | None,
     mode: Sampling,
 ) -> tuple[Tree, Any]:
-    """Returns the drafter's tree and its new state. `noise` is that of the positions after `length`; None for
-    greedy.
-    """
+    """Returns the drafter's tree and its new state; `noise` is of the positions after `length`, None for greedy."""
     # of the text so far: penalties for the guesses themselves are left to the target
     text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
     automata = params.automata
@@ -127,7 +125,7 @@ def draft_tree(
 def verify_tree(
     target: Target, drafter: Drafter, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
 ) -> tuple[NodeRows, Output, Float[Array, "_ _ v"]]:
-    """Returns the target's forward pass over the trees, its logits, and which of its rows are which nodes."""
+    """Runs the target's forward pass over the trees; returns which rows are which nodes, its output, and its logits."""
     positions = jnp.where(tree.valid, state.length[:, None] + depth_below(ancestors), PADDING_POSITION)
     if drafter.budget is None:
         output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)

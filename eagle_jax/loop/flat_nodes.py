@@ -22,9 +22,7 @@ class NodeRows(abc.ABC):
 
     @abc.abstractmethod
     def spread(self, values: T) -> T:
-        """Returns the values of all nodes, `[b n ..]`, for tokens to be drawn: by request, or as if each node were a
-        request.
-        """
+        """Returns values of all nodes, `[b n ..]`, for drawing: by request, or as if each node were a request."""
 
     @abc.abstractmethod
     def to_draw(self, rows: Array) -> Array:
@@ -48,9 +46,7 @@ class NodeRows(abc.ABC):
 
     @abc.abstractmethod
     def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        """Returns the rows that some nodes add to the state of each layer, `[b k p c]`: their keys and values,
-        mostly.
-        """
+        """Returns what some nodes add to the state of each layer, `[b k p c]`: mostly their keys and values."""
 
 
 @pytree
@@ -174,5 +170,5 @@ class OneRow(NodeRows):
         return jax.tree.map(rows, added)
 
     def _zero_invalid(self, values: Array, is_valid: Bool[Array, "b p"]) -> Array:
-        """Returns zeros where a node has no place: what lies at `place` is another request's, and may be nan."""
+        """Zeroes the values of nodes without a place: `place` then points at another request's, which may be nan."""
         return jnp.where(is_valid.reshape(*is_valid.shape, *[1] * (values.ndim - 2)), values, 0)

@@ -75,9 +75,7 @@ def init_prefill(
 def restart_prefill(
     target: Target, drafter: Drafter, params: BatchParams, reading: PrefillState, *, sharding: Sharding | None = None
 ) -> PrefillState:
-    """Runs `init_prefill` in the memory of prompts that were read before, whose keys and values stay in it
-    unread.
-    """
+    """Runs `init_prefill` in the memory of prompts read before, whose keys and values stay in it unread."""
     fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:
@@ -250,7 +248,7 @@ def compiled_empty_state() -> Any:
 
 
 def read_chunk(target, tokens, start, lengths, cache, taps):
-    """Reads one chunk of every prompt: rows past a prompt's end stand nowhere, and are not counted."""
+    """Reads one chunk of every prompt; rows past a prompt's end are padding and are not counted."""
     steps, chain = causal(*tokens.shape)
     positions = start[:, None] + steps
     with jax.named_scope("prefill"):

@@ -45,9 +45,7 @@ def open_scores(
     top: int,
     sharding: Sharding | None = None,
 ) -> PromptScores:
-    """Returns the state before anything is scored: room for `slots` tokens, fewer than `t`, and for the `top`
-    likeliest.
-    """
+    """Returns the state before scoring: room for `slots` tokens, fewer than `t`, and for the `top` likeliest."""
     empty = target.empty_cache(tokens.shape[0], slots)
     places = (*tokens.shape, top)
     return PromptScores(

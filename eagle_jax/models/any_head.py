@@ -63,7 +63,7 @@ class AnyHead(abc.ABC):
     @property
     @abc.abstractmethod
     def dtype(self) -> np.dtype:
-        """Dtype of the weights, of one that is never packed or quantized."""
+        """Dtype of the weights that are never packed or quantized."""
 
     @property
     @abc.abstractmethod

@@ -66,7 +66,7 @@ class Attention(nn.Module):
         return ops.attention_block(residual, x, weights, inputs, prefix, draft_kv, scale=scale, softcap=softcap)
 
     def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> KV:
-        """Returns the tokens' own, where nothing else is read."""
+        """Returns the tokens' own keys and values, where nothing else is read."""
         return ops.keys_and_values(x, self._weights(x.shape[-1], norm, None), inputs, self.config.head_dim)
 
     @property

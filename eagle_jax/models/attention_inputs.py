@@ -53,8 +53,9 @@ def first_seen(positions: Int[Array, "b n"], window: int | None, chunked: bool) 
 
 
 def num_valid(valid: Bool[Array, "b n"]) -> Int[Array, ""]:
-    """Returns the leading rows of `[b * n]` that are not padding. Of several requests all count: padding lies between
-    them.
+    """Returns the number of leading rows of `[b * n]` that are not padding.
+
+    All rows of several requests count: padding lies between them.
     """
     batch, n = valid.shape
     if batch != 1 or n == 1:

@@ -33,8 +33,7 @@ class LayerState(abc.ABC):
     def write(
         self, fresh: LayerRows, start: Int[Array, "b"], count: Int[Array, "b"], rows: Int[Array, "b"] | None
     ) -> "LayerState":
-        """Returns the state after the first `count` of the rows `fresh`, r of each request, of which the first is at
-        `start`.
+        """Returns the state after the first `count` of `fresh`, r rows of each request, the first of them at `start`.
 
         Args:
             rows: row of the arrays that each request has, as in `Cache`.
@@ -158,7 +157,7 @@ class Cache:
 def empty_kv(
     batch: int, heads: int, slots: int, head_dim: int, dtype: DTypeLike, *, has_values: bool = True
 ) -> KVState:
-    """Returns keys and values of nothing."""
+    """Returns an empty cache of keys and values."""
     shape = batch, heads, slots, head_dim  # two arrays, not one twice: a buffer can be donated only once
     return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype) if has_values else None)
 

@@ -1,6 +1,4 @@
-"""Which channel mixer a decoder layer has: an MLP, or sparse experts in its place or in parallel with it
-(`models.moe`).
-"""
+"""Which channel mixer a decoder layer has: an MLP, sparse experts, or both in parallel (`models.moe`)."""
 
 import flax.linen as nn
 from jax.typing import DTypeLike

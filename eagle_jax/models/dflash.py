@@ -53,7 +53,7 @@ class BlockOutput(NamedTuple):
 
     Attributes:
         out: outputs of the last layer, after its norm.
-        logits: over the draft vocabulary, in float32, whatever the tokens before are (marginals).
+        logits: over the draft vocabulary, in float32, regardless of the tokens before (marginals).
     """
 
     out: Float[Array, "*slots h"]
@@ -78,9 +78,7 @@ class DFlash(AnyHead):
         return DFlash(params=params, config=config, vocabulary=first_ids(config))
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """Returns a cache for the context of `slots` tokens, in the dtype of the target's activations; None is the
-        head's.
-        """
+        """Returns a cache for the context of `slots` tokens, in the target's activation dtype; None is the head's."""
         kind = activation_dtype(self.dtype) if activations is None else activations
         return empty_cache(self.config.layers, batch, slots, kind)
 
@@ -100,9 +98,9 @@ class DFlash(AnyHead):
     def draft(
         self, target: Target, root: Int[Array, "b"], length: Int[Array, "b"], cache: Cache, depth: int
     ) -> BlockOutput:
-        """Returns the slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
+        """Computes the slots `[b p]` of the tokens 1 to `depth` (p) places after the root.
 
-        The whole block is computed as it was trained, whatever `depth` is, unless its attention is causal: then what
+        The whole block is computed as it was trained, for any `depth`, unless its attention is causal: then what
         lies after the last slot that is read changes nothing.
 
         Args:
@@ -187,9 +185,7 @@ class DFlash(AnyHead):
         return jnp.broadcast_to(logits, previous.shape)
 
     def confidence(self, slots: BlockOutput, previous: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns the probability that the token drafted at a slot is accepted, given the tokens before (target
-        ids).
-        """
+        """Returns the probability that a slot's drafted token is accepted, given the tokens before (target ids)."""
         return jax.nn.sigmoid(self.confidence_logits(slots, previous))
 
     def embed(self, target: Target, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
@@ -211,9 +207,7 @@ class DFlash(AnyHead):
     def _blocks(
         self, target: Target, roots: Int[Array, "b a"], at: Int[Array, "b a"], slots: int
     ) -> tuple[Float[Array, "b n h"], Int[Array, "b n"]]:
-        """Returns embeddings and positions of blocks of `slots` each, one after the other, whose roots stand at
-        `at`.
-        """
+        """Returns embeddings and positions of blocks of `slots` each, one after the other, with roots at `at`."""
         batch, blocks = roots.shape
         masks = jnp.full((batch, blocks, slots - 1), self.config.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([roots[..., None], masks], axis=2).reshape(batch, blocks * slots)

@@ -39,9 +39,7 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def features(self, hidden: Float[Array, "b n t"], taps: tuple[Float[Array, "b n t"], ...]) -> Float[Array, "b n h"]:
-        """Returns the features that slots of true text read: made of the target's final hidden states and the residual
-        streams `taps`.
-        """
+        """Returns the features that slots of true text read, from final hidden states and residual streams `taps`."""
 
     @abc.abstractmethod
     def logits(self, target: Target, out: Float[Array, "b n h"]) -> Float[Array, "b n d"]:
@@ -49,9 +47,7 @@ class DraftHead(AnyHead):
 
     @abc.abstractmethod
     def guess(self, out: Float[Array, "b n h"]) -> Float[Array, "b n t"] | None:
-        """Returns the guessed final hidden states of the target, for a loss on features; None if the head guesses
-        none.
-        """
+        """Returns the guessed final hidden states of the target, for a loss on features; None without a guess."""
 
     def forward(
         self,
@@ -63,8 +59,7 @@ class DraftHead(AnyHead):
         draft_kv: tuple[LayerRows, ...] = (),
         draft_positions: Int[Array, "b p"] | None = None,
     ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-        """Computes the outputs of `n` slots, which are also what the next draft step reads as features, and their own
-        K/V.
+        """Computes the outputs of `n` slots, which the next draft step reads as features, and the slots' own K/V.
 
         Args:
             visible: which fresh rows each slot sees: the `p` rows draft_kv first, then the `n` own rows (`m = p + n`);
@@ -86,9 +81,7 @@ class DraftHead(AnyHead):
         visible: Bool[Array, "b n n"],
         cache: Cache,
     ) -> tuple[LayerRows, ...]:
-        """Computes the keys and values that `forward` gives of its slots, without outputs: the last layer does not
-        attend.
-        """
+        """Computes the keys and values that `forward` does, without outputs: the last layer does not attend."""
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
         arguments = embeddings, features.astype(embeddings.dtype), inputs, cache
         return self._apply(*arguments, method="keys_and_values")
@@ -101,9 +94,7 @@ class DraftHead(AnyHead):
         return self.forward(embeddings, features, *causal(batch, n), cache)[0]
 
     def empty_cache(self, batch: int, slots: int, activations: DTypeLike | None = None) -> Cache:
-        """Returns a cache for `slots` rows of true text, in the dtype of the target's activations; None is the head's
-        own.
-        """
+        """Returns a cache for `slots` rows of true text, in the target's activation dtype; None is the head's own."""
         kind = activation_dtype(self.dtype) if activations is None else activations
         return empty_cache(self.config.layers, batch, slots, kind)
 

@@ -1,5 +1,6 @@
-"""The EAGLE-3 draft head (Li et al. 2025, section 3.1): it reads three depths of the target and has its own output
-matrix.
+"""The EAGLE-3 draft head (Li et al. 2025, section 3.1).
+
+It reads three depths of the target and has its own output matrix:
 
     taps: low, mid, high --fc--> feature        embedding of the next token
                                     |                |

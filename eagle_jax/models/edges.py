@@ -44,9 +44,7 @@ class MarkovHead(nn.Module):
     def __call__(
         self, out: Float[Array, "*slots h"], previous: Int[Array, "*rows"], state: Float[Array, "*rows s"]
     ) -> tuple[Float[Array, "*rows d"], Float[Array, "*rows s"]]:
-        """Returns the bias, and the state for the slot after; `state` has no numbers but in `rnn`, where it starts at
-        0.
-        """
+        """Returns the bias, and the state for the next slot, which is empty but in `rnn`, where it starts at 0."""
         embedding = self.embed(previous).astype(out.dtype)
         if self.config.kind == "vanilla":
             return self.markov_w2(embedding), state

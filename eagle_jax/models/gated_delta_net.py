@@ -62,7 +62,7 @@ class DeltaInputs:
         return rows if self.flat is None else jnp.where(self.flat.is_token[..., None], rows[0][self.flat.places], 0)
 
     def in_pass(self, rows: Float[Array, "y m e"]) -> Float[Array, "b n e"]:
-        """Undoes `by_request`; zeros at padding."""
+        """Undoes `by_request`; padding is zeros."""
         return rows if self.flat is None else self.flat.in_row(rows)[None]
 
     def fresh(self, added: DeltaRows) -> DeltaRows:

@@ -52,9 +52,7 @@ class LatentAttention(nn.Module):
         prefix: CachedKV,
         draft_kv: Latents | None,
     ) -> tuple[Float[Array, "b n h"], Latents]:
-        """Computes `residual + attention(x)`, with norms before and after it, and the tokens' own latent vectors
-        and keys.
-        """
+        """Computes `residual + attention(x)`, with norms before and after it, and the tokens' own latents and keys."""
         c, normed = self.config, x if norms[0] is None else ops.rms_norm(x, norms[0])
         up_key, up_value = self._up(x.dtype)
         plain, rotated = self._queries(normed, inputs)

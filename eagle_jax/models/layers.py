@@ -13,7 +13,7 @@ from eagle_jax.models.layout import GATE_UP
 
 
 def parameter(module: nn.Module, name: str, init: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """Returns a parameter of some shape, whatever holds it: an array, or a quantized or packed weight.
+    """Returns a parameter of some shape: an array, or a quantized or packed weight.
 
     Raises:
         ValueError: what is there has another shape.

@@ -96,7 +96,7 @@ def mixed(
     config: Experts,
     gelu: bool = False,
 ) -> Float[Array, "b n h"]:
-    """Returns the weighted sum of each token's experts.
+    """Computes the weighted sum of each token's experts.
 
     Args:
         routed: of `route`, for the tokens one after the other.
@@ -123,7 +123,7 @@ def mix(
     activation: Activation = Activation(),
     scales_input: bool = False,
 ) -> Float[Array, "b n h"]:
-    """Returns the weighted sum of each token's experts, in float32."""
+    """Computes the weighted sum of each token's experts, in float32."""
     x, chosen, share = tokens
     if scales_input:  # each pair has a row of its own
         x, share = x[:, :, None] * share[..., None].astype(x.dtype), jnp.ones_like(share)

@@ -61,7 +61,7 @@ class Scheme:
         return self.layers if is_matrix(path) and not _STAY_FLOATS.search(path) else None
 
     def applied(self, path: str, leaf: Any, dtype: Any) -> Any:
-        """Returns the parameter at `path`, as stored, quantized or made floats."""
+        """Returns the parameter at `path` as it is stored, quantized or dequantized."""
         quant_type = self.of(path)
         if quant_type is not None:
             return quantize(dense(leaf), quant_type, dtype)
@@ -182,9 +182,7 @@ def may_be_quantized(path: str) -> bool:
 
 
 def quantize_params(params: Params, scheme: Scheme, above: str = "") -> Params:
-    """Returns the same model with quantized matrices; `params`, as stored, is emptied on the way: no weight is held
-    twice.
-    """
+    """Returns the model with quantized matrices; `params`, as stored, is emptied meanwhile: no weight is held twice."""
     quantized: Params = {}
     for name in list(params):
         leaf, path = params.pop(name), f"{above}{name}"
@@ -201,14 +199,12 @@ def dense_params(params: Params) -> Params:
 
 
 def is_quantized(params: Params) -> bool:
-    """Returns whether any weight is rounded."""
+    """Returns whether any weight is quantized."""
     return any(isinstance(leaf, QuantArray) for _, leaf in flat(params))
 
 
 def flat(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields every parameter with its path, such as `layers_0/self_attn/o_proj/weight`; a rounded one is one
-    parameter.
-    """
+    """Yields every parameter with its path, such as `layers_0/self_attn/o_proj/weight`; a quantized weight is one."""
     for name, value in params.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{name}/")

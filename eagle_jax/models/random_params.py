@@ -8,10 +8,10 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 
 def random_params(module: nn.Module, key: jax.Array, *args: Any) -> dict[str, Any]:
-    """Parameters as `module.init` makes them with the module's method `initialise`, bit for bit.
+    """Makes the parameters that `module.init` makes with the module's method `initialise`, bit for bit.
 
     Traces `initialise` and evaluates only what the parameters depend on, one operation after the other. So normals of
-    one shape are compiled once a process, whatever the module: compiled as a whole, every config took seconds.
+    one shape are compiled once a process, for all modules: compiled as a whole, every config took seconds.
 
     Args:
         args: of `initialise`.

@@ -41,8 +41,7 @@ def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope
 
 
 def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Returns radians by which each rotated pair of a head turns from one position to the next, mostly `[head_dim /
-    2]`.
+    """Returns the radians by which each rotated pair turns from one position to the next, mostly `[head_dim / 2]`.
 
     Args:
         rope: of any kind but `dynamic` and `longrope`, whose frequencies depend on the length seen.
@@ -120,9 +119,7 @@ def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> Float[Array, "b n half"]:
-    """Applies dynamic NTK: theta grows with the length seen, so that the slowest pair stretches by about `seen /
-    original`.
-    """
+    """Computes dynamic NTK: theta grows with the length, so the slowest pair stretches by about `seen / original`."""
     original = rope.original_max_position_embeddings
     assert original is not None
     stretch = rope.factor * jnp.maximum(seen, original).astype(jnp.float32) / original - (rope.factor - 1)

@@ -31,9 +31,7 @@ def _identity(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> Float
 
 
 class ShortConv(nn.Module):
-    """Two convolutions, before and after a sublayer, whose kernels are both made of its input; new ones change
-    nothing.
-    """
+    """Two convolutions, before and after a sublayer, with kernels made of its input; new ones change nothing."""
 
     size: int
     config: ConvolutionConfig

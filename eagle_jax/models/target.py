@@ -59,9 +59,7 @@ class Target(Protocol):
         ...
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
-        """Returns a cache for `slots` tokens a row, with nothing in it; the loop writes what `forward` returns as
-        `kv`.
-        """
+        """Returns an empty cache for `slots` tokens a row; the loop writes what `forward` returns as `kv`."""
         ...
 
     def embed(self, tokens: Int[Array, "b n"]) -> Float[Array, "b n h"]:
@@ -85,8 +83,7 @@ class Target(Protocol):
         cache: Cache,
         taps: tuple[int, ...] = (),
     ) -> Output:
-        """Runs one forward pass over a tree of fresh tokens, or over a chunk of the prompt, which is a tree without
-        branches.
+        """Runs one forward pass over a tree of fresh tokens, or a chunk of a prompt, which is a tree without branches.
 
         Each token sees the committed slots of its row, `0 .. cache.length - 1`, and the fresh tokens that its row of
         `ancestors` names: those above it and itself. Siblings may stand at the same position. The

@@ -21,9 +21,7 @@ def through(
     draft_kv: tuple[LayerRows, ...] = (),
     first: int = 0,
 ) -> tuple[Float[Array, "b n h"], tuple[LayerRows, ...]]:
-    """Runs some layers and returns the last one's output, and the tokens' own keys and values in each; `first` is their
-    number.
-    """
+    """Runs layers `first` and following; returns the last one's output, and the tokens' own keys and values in each."""
     kv = []
     for i, layer in enumerate(layers, start=first):
         x, layer_kv = traced_once(layer, x, inputs, cache.layers[i].operand, draft_kv[i] if draft_kv else None)
@@ -32,8 +30,7 @@ def through(
 
 
 def traced_once(layer: nn.Module, *args: Any) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """Calls `layer(*args)`, traced once for all layers of its kind: a program has one function for them, which XLA
-    inlines.
+    """Calls `layer(*args)`, traced once for all layers of its kind: they share one function, which XLA inlines.
 
     Tracing and lowering each of SmolLM2's thirty layers took a third of the time in which a kept program is ready.
     """
@@ -46,7 +43,5 @@ def traced_once(layer: nn.Module, *args: Any) -> tuple[Float[Array, "b n h"], La
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _layer(kind: nn.Module, context: Hashable, params: Mapping[str, Any], *args: Any) -> Any:
-    """Returns a layer as a function of its parameters. `context` is a part of the key alone: what else its operations
-    read.
-    """
+    """Applies a layer to parameters; `context`, all else that its operations read, is only a part of the key."""
     return kind.apply({"params": params}, *args)

@@ -28,8 +28,7 @@ def attention_block(
     scale: float,
     softcap: float | None = None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """Computes `residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if they
-    have any.
+    """Computes `residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if any.
 
     Args:
         prefix: keys and values of the cache, `[u k s c]`.
@@ -58,7 +57,7 @@ def reference(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """Returns the block operation by operation."""
+    """Computes the block operation by operation."""
     batch, n, _ = x.shape
     (q, *fresh_kv), gate = _project(x, weights, inputs, head_dim=prefix[0].shape[3])
     if inputs.query_scale is not None:
@@ -87,7 +86,7 @@ def added(
 
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
-    """Returns the keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
+    """Computes the keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
     _, k, v = _project(x, weights, inputs, head_dim)[0]
     return k, v
 
@@ -95,9 +94,7 @@ def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs:
 def _project(
     x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int
 ) -> tuple[Heads, Float[Array, "b h n c"] | None]:
-    """Computes queries and keys, rotated, and values by head, as far as there are maps for them, and the logits of
-    gates.
-    """
+    """Computes rotated queries and keys, and values, by head, where there are maps for them, and logits of gates."""
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 

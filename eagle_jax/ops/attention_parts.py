@@ -71,9 +71,7 @@ def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, 
 
 
 def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Runs `attend` on some nodes at a time, for requests whose nodes are too many; the last part may hold some
-    again.
-    """
+    """Runs `attend` on some nodes at a time, where requests have too many; the last part may hold some again."""
     batch, heads, _, size = case.q.shape
     nodes = case.nodes
     width = max(MOST // (scores_size(case) // nodes), 1)

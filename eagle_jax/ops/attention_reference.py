@@ -25,7 +25,7 @@ SMALLEST = 256  # slots of the smallest prefix
 
 
 def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r c"]:
-    """Returns the attention of each row over the keys that it attends to.
+    """Computes the attention of each row over the keys that it attends to.
 
     Args:
         block: slots read at a time while the cache is mostly empty; None is `BLOCK` on CPU and all of them elsewhere.
@@ -41,9 +41,7 @@ def attend(case: AttentionCall, block: int | None = None) -> Float[Array, "b k r
 
 
 def by_prefix(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Returns the same, of the first slots of the cache alone: of several sizes the smallest that holds the longest
-    row.
-    """
+    """Computes `attend` with a prefix of the cache: of several sizes the smallest that holds the longest row."""
     sizes = prefixes(case.slots)
     longest = jnp.max(case.length)
     index = sum(((longest > size).astype(jnp.int32) for size in sizes[:-1]), jnp.zeros((), jnp.int32))
@@ -100,9 +98,7 @@ def _over_all_slots(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def _by_blocks(case: AttentionCall, block: int) -> Float[Array, "b k r c"]:
-    """Attends to the fresh tokens and, block by block, the committed prefix, which ends in the first half of the
-    cache.
-    """
+    """Attends to the fresh tokens and, by blocks, to the committed prefix, which ends in the cache's first half."""
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
         part, slot = _block(case, index, block)

@@ -129,7 +129,7 @@ def asked(operation: str) -> str | None:
 
 @contextlib.contextmanager
 def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
-    """Computes what is traced inside by this candidate; the dictionary holds who refused what, and why."""
+    """Computes what is traced inside by this candidate; the yielded dictionary holds who refused what, and why."""
     trial = _Trial(operation, candidate, {})
     token = _forced.set(trial)
     try:
@@ -144,9 +144,7 @@ def settings() -> dict[str, str]:
 
 
 def tracing_context() -> Hashable:
-    """Returns all that operations read while they are traced and that is no argument: a key for what was traced
-    before.
-    """
+    """Returns all that operations read in tracing besides their arguments: a key for what was traced before."""
     trial, calls = _forced.get(), recorder()
     on_trial = None if trial is None else (trial.operation, trial.candidate), None if calls is None else id(calls)
     read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items()), on_trial

@@ -61,7 +61,7 @@ SILU = Activation()
 def apply_experts(
     rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
 ) -> Float[Array, "p h"]:
-    """Returns the output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
+    """Computes the output of each pair of a row and an expert, in float32. The pairs of a row are contiguous."""
     platform, few = jax.default_backend(), expert.shape[0] <= stacks.gate.shape[0]
     if platform == "cpu" or (platform == "tpu" and few):
         return in_blocks(rows, expert, stacks, activation)
@@ -152,7 +152,7 @@ def _mlp(
     activation: Activation,
     expert: Int[Array, "_"],
 ) -> Float[Array, "q h"]:
-    """Returns an expert's MLP of each row; `expert` is that of each row, or of all."""
+    """Computes an expert's MLP for each row; `expert` is that of each row, or of all."""
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     if stacks.gate_bias is not None and stacks.up_bias is not None:
         gate, up = gate + stacks.gate_bias[expert].astype(x.dtype), up + stacks.up_bias[expert].astype(x.dtype)
@@ -162,7 +162,7 @@ def _mlp(
 def _in_order(
     x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray, expert: Int[Array, "p"]
 ) -> Float[Array, "p i"]:
-    """Returns inputs in the order of the codes of each one's expert."""
+    """Puts the inputs of each row in the order of its expert's codes."""
     if not isinstance(stack, QuantArray) or stack.order is None:
         return x
     return jnp.take_along_axis(x, stack.order[expert], axis=1)

@@ -157,7 +157,7 @@ def convolved(
     weight: Float[Array, "e k"],
     earlier: Int[Array, "b n w"],
 ) -> Float[Array, "b n e"]:
-    """Returns a causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
+    """Computes a causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
 
     Args:
         window: inputs of the last committed tokens, the last one at the end.
@@ -178,9 +178,7 @@ def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
 
 
 def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:
-    """Returns the rows `1 .. size` places before each node on its path, as indices into `size` committed tokens and the
-    nodes.
-    """
+    """Returns the rows `1 .. size` places before each node on its path, among `size` committed tokens and the nodes."""
     depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
     target_depth = (
         depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]

@@ -67,7 +67,7 @@ def reference(rows: Float[Array, "r i"], weight: Weight, num_valid: Int[Array, "
 
 
 def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) -> Float[Array, "r ..."]:
-    """Returns the product over axis `axis` of the weight, the first or the last."""
+    """Computes the product over axis `axis` of the weight, the first or the last."""
     rows = rows.astype(weight.dtype)
     if not isinstance(weight, QuantArray):
         return _dot(rows, weight, axis)
@@ -97,9 +97,7 @@ def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Fl
 
 
 def _weight_first(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """Computes `(weight @ rows.T).T`, padded to a number of `FEW_ROWS`; without the barriers XLA would transpose it
-    back.
-    """
+    """Computes `(weight @ rows.T).T`, padded to one of `FEW_ROWS`; barriers keep XLA from transposing it back."""
     count = rows.shape[0]
     padded = next(few for few in FEW_ROWS if few >= count)
     columns = jax.lax.optimization_barrier(jnp.pad(rows, ((0, padded - count), (0, 0))).T)
@@ -114,8 +112,7 @@ def _accumulated(x: Float[Array, "..."], y: Float[Array, "..."], x_axis: int, y_
 
 @jax.custom_vjp
 def _tall_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:
-    """Computes `rows @ weight.T` of a weight with more outputs than inputs; its gradient is computed as `[i, o]` and
-    transposed.
+    """Computes `rows @ weight.T` for more outputs than inputs; its gradient is computed as `[i, o]` and transposed.
 
     XLA:CPU takes a third longer to compute `[o, i]` from many rows (`benchmarks.kernels.ops gradients`). There is no
     forward-mode derivative.
@@ -143,8 +140,7 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
-    """Returns the factor of rows over `axis`, its inputs in the order of the codes, and the scales of the product, if
-    any.
+    """Returns the factor of rows over `axis`, its inputs in the codes' order, and the scales of the product, if any.
 
     With one scale for each output the levels, exact in bfloat16 but for NF4's, are multiplied, and the product is
     scaled.
@@ -157,7 +153,7 @@ def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]
 
 
 def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, "..."]:
-    """Returns the product block by block of the columns of a weight `[in, ..]`."""
+    """Computes the product block by block of the columns of a weight `[in, ..]`."""
     columns = jax.tree.map(lambda part: part.reshape(part.shape[0], -1), weight)
     width = columns.shape[1]
     block = min(max(width // 16 // SMALLEST_BLOCK * SMALLEST_BLOCK, SMALLEST_BLOCK), LARGEST_BLOCK)

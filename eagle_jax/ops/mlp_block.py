@@ -24,7 +24,7 @@ def mlp_block(
 
 
 def reference(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
-    """Returns the block operation by operation."""
+    """Computes the block operation by operation."""
     y = feed_forward(x if weights.norm is None else rms_norm(x, weights.norm), weights, num_valid)
     return added(x, y, weights.post_norm, weights.multiplier)
 
@@ -32,7 +32,7 @@ def reference(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Arra
 def feed_forward(
     x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""] | None = None
 ) -> Float[Array, "b n h"]:
-    """Computes `down(silu(gate(x)) * up(x))`, where norms and the residual are others' work."""
+    """Computes `down(silu(gate(x)) * up(x))`, where norms and the residual are computed elsewhere."""
     if isinstance(weights.gate_up, Affine):
         both = linear(x, weights.gate_up, num_valid=num_valid)
         gate, up = both[..., 0, :], both[..., 1, :]

@@ -1,7 +1,7 @@
 """How weights lie in memory for products of a few rows: leaf types that stand where an array or a `QuantArray` did.
 
 In files, in training and in converters a weight is `[out, in]`. Before decoding `pack` lays it out as the backend of
-this device reads it quickest. Whatever holds a weight, its shape is that of the weight.
+this device reads it quickest. In every layout the leaf has the shape of the weight.
 """
 
 import abc
@@ -106,7 +106,7 @@ LEAVES = (QuantArray, PackedWeight, Transposed)  # types that hold one weight an
 
 
 def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantArray | PackedWeight | Transposed:
-    """Returns the weight in the layout whose products are fastest on this device.
+    """Packs a weight in the layout whose products are fastest on this device.
 
     Args:
         weight: `[.., in]`.
@@ -117,7 +117,7 @@ def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantA
 
 
 def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
-    """Returns the weight in the layout of the first backend that packs it; None if none does."""
+    """Packs a weight in the layout of the first backend that packs it; None if none does."""
     for name in candidates("linear", weight_shape(weight)):
         try:
             backend = importlib.import_module(BACKENDS[name])

@@ -12,7 +12,5 @@ def precision(dtype: DTypeLike) -> jax.lax.Precision:
 
 
 def activation_dtype(weights: DTypeLike) -> np.dtype:
-    """Returns the dtype of activations: that of the weights, but float32 on CPUs, where only products are fast in
-    bfloat16.
-    """
+    """Returns the dtype of activations: the weights', but float32 on CPUs, where only products are fast in bfloat16."""
     return np.dtype(jnp.float32) if jax.default_backend() == "cpu" else np.dtype(weights)

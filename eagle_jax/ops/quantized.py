@@ -96,7 +96,7 @@ class QuantType:
 
 @pytree
 class QuantArray:
-    """A quantized weight instead of a float one. Its axes may be moved, split and stacked as the weight's may.
+    """A quantized weight in place of a float one. Its axes may be moved, split and stacked as the weight's may.
 
     Attributes:
         codes: of the weight's shape. Those of 4 bits take half a byte, but a whole byte on CPUs, where XLA multiplies
@@ -192,9 +192,7 @@ def dense(weight: Array | QuantArray) -> Array:
 
 
 def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
-    """Applies `function` to the parts of quantized weights that have their axes, or of float weights. The order
-    stays.
-    """
+    """Applies `function` to float weights, or to the parts of quantized ones that have their axes, not to the order."""
     if not isinstance(weights[0], QuantArray):
         return function(*weights)
     ordered = weights[0].order
@@ -239,9 +237,7 @@ def bound(weight: QuantArray) -> Array:
 
 
 def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
-    """Returns a weight `[.., in]` as accelerators hold it, all of whose codes, scales and minima are 0; to have its
-    shapes.
-    """
+    """Makes a weight `[.., in]` as accelerators hold it, with codes, scales and minima of 0, for its shapes."""
     grid = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
         codes=jnp.zeros(shape, quant_type.code_dtype_on("tpu")),

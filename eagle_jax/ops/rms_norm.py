@@ -16,7 +16,7 @@ def rms_norm(x: Float[Array, "*rows h"], norm: Norm) -> Float[Array, "*rows h"]:
 
 
 def reference(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) -> Float[Array, "r h"]:
-    """Returns the norm of rows; multiplied with the scale in float32 if that is, else in the dtype of `x`."""
+    """Computes the norm of rows; multiplied with the scale in float32 if that is, else in the dtype of `x`."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     dtype = jnp.float32 if scale.dtype == jnp.float32 else x.dtype

@@ -101,7 +101,7 @@ class ResponseFormat(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
-        """Returns the request as a model with this tokenizer is asked. Raises `FieldError`."""
+        """Returns the request as it is put to a model with this tokenizer. Raises `FieldError`."""
 
     @abc.abstractmethod
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class ResponseFormat(abc.ABC):
 
     @abc.abstractmethod
     def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        """Returns the response as a stream of events."""
+        """Yields the events of the response as a stream."""
 
     def error(self, status: int, body: dict[str, Any]) -> bytes:
         """Returns the event that ends a stream which fails; `body` is the error in OpenAI's form."""

@@ -43,7 +43,7 @@ def messages_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call
 
 
 def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """Parses a request to /v1/messages/count_tokens: one for a chat that need not say how long the answer may be."""
+    """Parses a request to /v1/messages/count_tokens as one for a chat that need not limit the answer's length."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     system = _system(fields)
     messages = [{"role": "system", "content": system}] if system else []
@@ -68,9 +68,7 @@ def _system(fields: Fields) -> str | None:
 
 
 def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
-    """Yields a message as chats have it: what functions answered are messages of their own, before what a person
-    says.
-    """
+    """Yields a message in the form of chats: what functions answered comes first, in messages of its own."""
     role = fields.require("role", text)
     if role not in ("user", "assistant", "system"):
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
@@ -224,7 +222,7 @@ class _Blocks:
         self._count, self._open = 0, ""  # blocks before the one that is open, and its kind
 
     def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[bytes]:
-        """Yields a piece of text or of reasoning, or a call in the form of chats."""
+        """Yields the events of a piece of text or of reasoning, or of a call in the form of chats."""
         if isinstance(piece, dict):
             yield from self.close()
             yield from self._begin("tool_use", _called(piece, {}))
@@ -254,7 +252,7 @@ class _Blocks:
 
 
 def _opened(kind: str) -> dict[str, Any]:
-    """Returns a block without its text; nobody signs reasoning here."""
+    """Returns a block without its text; the signature of reasoning is empty."""
     return {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
 
 

@@ -117,9 +117,7 @@ class Call:
 
     @property
     def scored(self) -> int | None:
-        """Returns how many of the likeliest tokens to find at each position of the prompt; None where prompts are
-        not scored.
-        """
+        """How many of the likeliest tokens to find at each position of the prompt; None if prompts are not scored."""
         echoed = self.options["top_logprobs"] if self.echo and self.options["logprobs"] else None
         counts = [top for top in (echoed, self.prompt_logprobs) if top is not None]
         return max(counts, default=None if self.is_answered else 0)
@@ -248,7 +246,7 @@ def _stated(name: str, value: Any) -> dict[str, Any]:
 
 
 def _prompts(value: Any) -> list[Any]:
-    """Returns text, token ids, or a list of either."""
+    """Returns the prompts in a text, in token ids, or in a list of either."""
     if isinstance(value, str):
         return [value]
     items = listed("prompt", value)

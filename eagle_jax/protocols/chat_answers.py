@@ -29,7 +29,7 @@ class ChatAnswers:
         self._answers: dict[int, ChatAnswer] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
-        """Returns the request as a model with this tokenizer is asked.
+        """Returns the request as it is put to a model with this tokenizer.
 
         Raises:
             FieldError: the template knows no tools, its format is not known here, or no answer can call them.
@@ -83,9 +83,7 @@ class ChatAnswers:
         return {name: value for name, value in answer.message.items() if name not in hidden}
 
     def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | Thought | dict[str, Any]]:
-        """Yields the texts, the reasoning, and the complete calls in OpenAI's form, that a piece of an answer
-        brings.
-        """
+        """Yields the texts, the reasoning and the complete calls, in OpenAI's form, of a piece of an answer."""
         for delta in self.deltas(answering, index, new):
             if "content" in delta:
                 yield delta["content"]
@@ -143,9 +141,7 @@ def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call
 
 
 def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that hold answers to a call, where a request asks for one, or to a call or the form that it
-    has.
-    """
+    """Returns the options that hold answers to a call, if a request asks for one, or to a call or the answer's form."""
     if tools is None or format is None:
         return {}
     has_form = any(name in options for name in FORMS)

@@ -24,7 +24,7 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        """Returns a whole answer."""
+        """Returns the choice of a complete answer."""
 
     @abc.abstractmethod
     def more(self, answering: Answering) -> dict[str, Any]:
@@ -32,11 +32,11 @@ class Choices(ResponseFormat):
 
     @abc.abstractmethod
     def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
-        """Returns the first piece of a choice of a stream, if it has one."""
+        """Returns the first piece of a choice in a stream, if it has one."""
 
     @abc.abstractmethod
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        """Returns a piece of an answer, in one event or in several; none where there is nothing new."""
+        """Returns a piece of an answer as one event or several; none where there is nothing new."""
 
     def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
         choices = [self.choice(answering, i, result) for i, result in enumerate(results)]
@@ -88,14 +88,12 @@ class _Counter:
 
 
 def finish_reason(result: Result) -> str:
-    """Returns OpenAI's word; an answer that took too long is cut as one that grew too long."""
+    """Returns OpenAI's finish reason; an answer that took too long is cut like one that grew too long."""
     return "length" if result.finish_reason == CANCELLED else result.finish_reason
 
 
 def _eagle(answering: Answering, chunk: Chunk) -> dict[str, Any]:
-    """Returns the field that `"eagle": true` adds to a piece of a stream: the step's tokens, and at the end the
-    statistics.
-    """
+    """Returns the field that `"eagle": true` adds to a piece: the step's tokens, and at the end the statistics."""
     fields: dict[str, Any] = {"accepted_lengths": chunk.accepted_lengths, "token_ids": chunk.token_ids}
     if chunk.step is not None:
         fields["step"] = dataclasses.asdict(chunk.step)

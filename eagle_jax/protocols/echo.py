@@ -25,7 +25,7 @@ class Echo:
         return self._text.rstrip(INCOMPLETE)
 
     def add(self, token_ids: Sequence[int], text: str, *, is_last: bool) -> str:
-        """Returns the new text with a piece of the answer, whose own text is `text`."""
+        """Returns the text that a piece of the answer adds, whose own text is `text`."""
         if not self._is_open:
             return text
         self._ids += token_ids

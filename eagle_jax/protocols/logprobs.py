@@ -85,9 +85,7 @@ class TokenLogprobs:
         return {"token": shown, "logprob": logprob, "bytes": _bytes(shown, added)}
 
     def _next(self, token_id: int) -> tuple[str, str, int]:
-        """Returns a token as it is shown, what it adds to the text, and where. One that adds nothing is shown as it
-        is.
-        """
+        """Returns a token as shown, what it adds to the text, and where. One that adds nothing is shown as it is."""
         if self._tokenizer is None:
             return "", "", 0
         offset, added = self._detokenizer.length, self._detokenizer.add(token_id)

@@ -74,7 +74,7 @@ class _Items:
         self._kind: type = str  # of its pieces
 
     def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields a piece of text or of reasoning, or a call in the form of chats."""
+        """Yields the events of a piece of text or of reasoning, or of a call in the form of chats."""
         if isinstance(piece, dict):
             yield from self._close("completed")
             yield from self._call(piece)

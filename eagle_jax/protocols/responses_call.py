@@ -51,7 +51,7 @@ def responses_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Cal
 
 
 def _messages(request: Fields, value: Any) -> list[dict[str, Any]]:
-    """Returns the messages of a chat: text, or items, of which those too that earlier responses gave."""
+    """Returns the messages of a chat for a text or for items, which may be those of earlier responses."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if value == []:

@@ -86,9 +86,7 @@ def options_for(requests: int, *, stop: tuple[str, ...] = (), logprobs: bool = F
 
 
 def per_request(name: str, value: Any, requests: int) -> list[Any]:
-    """Returns a value for each request: the same, or one each from a list; of values that are lists, from a list of
-    lists.
-    """
+    """Returns a value for each request: the same, or one each from a list, of lists where values are lists."""
     listed = value.tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(listed, Sequence) or isinstance(listed, (str, bytes)):
         return [listed] * requests
@@ -102,9 +100,7 @@ def per_request(name: str, value: Any, requests: int) -> list[Any]:
 
 
 def mode_of(options: Iterable[Options]) -> Sampling:
-    """Returns the mode to compile so that requests with these options can share a batch, and any of them be alone in
-    it.
-    """
+    """Returns the mode to compile so that requests with these options can share a batch or be alone in it."""
     modes = list(dict.fromkeys(one.mode for one in options))
     if len(modes) == 1:
         return modes[0]
@@ -119,7 +115,7 @@ def joint_mode(modes: Sequence[Sampling]) -> Sampling:
 
 
 def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Sequence[int]) -> Settings:
-    """Returns how the rows of a batch draw: each with its own options, seed and number of answer."""
+    """Returns the settings of a batch's rows: each with its own options, seed and number of answer."""
 
     def column(name: str) -> np.ndarray:
         return np.array([getattr(one, name) for one in options], np.float32)

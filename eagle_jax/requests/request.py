@@ -140,8 +140,7 @@ def with_form(model: Model, request: Request, stopping: threading.Event | None =
 
 
 def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:
-    """Returns the request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be as long as
-    that.
+    """Returns the request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be that long.
 
     Raises:
         TooLong: they would have more.

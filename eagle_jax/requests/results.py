@@ -101,7 +101,7 @@ class Result:
         token_ids: its tokens, a stop token included; they end with the token that completed a stop string.
         finish_reason: "stop" (a stop token or stop string), "length" (`max_new_tokens`, or the end of the context),
             "cancelled", or "error": the target's logits became NaN, so no token can be drawn.
-        logprobs: log softmax(logits)[token] of each token, whatever the temperature; None unless asked for.
+        logprobs: log softmax(logits)[token] of each token, at any temperature; None unless asked for.
         prompt_tokens: tokens of the prompt.
         stats: how it was made.
         top_logprobs: the likeliest tokens at each position, best first, with their log-probabilities as above;
@@ -171,9 +171,7 @@ class Chunk:
 
 
 def without_nan(value: Any) -> Any:
-    """Returns dicts, lists and numbers with None for what JSON has no number for: the speed of an answer of one
-    token.
-    """
+    """Replaces numbers that JSON lacks by None, in dicts and lists too: the speed of an answer of one token."""
     if isinstance(value, dict):
         return {key: without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -92,7 +92,7 @@ class Ticket:
                     raise TimeoutError(f"no answer after {timeout} seconds; it goes on, cancel() ends it")
 
     async def aresult(self) -> Result:
-        """Returns `result` for asyncio."""
+        """Waits as `result` does, for asyncio."""
         changed = asyncio.Event()
         with self.waking(_soon(changed)):
             while True:
@@ -127,11 +127,11 @@ class Ticket:
                 self._wakers.remove(waker)
 
     def begin(self) -> None:
-        """Is called by the engine when the request leaves the queue."""
+        """Notes how long the request waited; the engine calls it when the request leaves the queue."""
         self.waited = time.perf_counter() - self.request.submitted
 
     def update(self, output: PartialOutput, result: Result | None = None, error: EngineError | None = None) -> None:
-        """Is called by the engine with all there is of the answer."""
+        """Takes all there is of the answer, and wakes its readers; the engine calls it."""
         now = time.perf_counter() - self.request.submitted
         if self.to_first is None and output.token_ids:
             self.to_first = now
@@ -165,7 +165,7 @@ def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chun
 
 
 async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
-    """Returns `chunks` for asyncio."""
+    """Yields what `chunks` does, for asyncio."""
     changed, reader = asyncio.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:

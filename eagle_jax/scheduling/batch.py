@@ -197,9 +197,7 @@ class Batch:
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
 
     def _fetch(self, length: np.ndarray) -> list[Columns]:
-        """Fetches the columns that the host lacks of each row, of which `length` tokens are committed; none of complete
-        rows.
-        """
+        """Fetches the new columns of each row, of which `length` tokens are committed; none of rows that are done."""
         running = [row for row in self.rows if not row.done]
         top = self.state.top if any(row.request.options.top_logprobs for row in running) else None
         end = (length + 1).tolist()

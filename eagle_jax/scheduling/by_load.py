@@ -4,7 +4,7 @@ import dataclasses
 
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.paused import Paused, Ready
-from eagle_jax.methods.registry import Choice
+from eagle_jax.methods.choice import Choice
 from eagle_jax.models.lm import LM
 from eagle_jax.scheduling.sizes import rows_for
 

@@ -12,7 +12,7 @@ from eagle_jax.converters.errors import in_a_line
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.budgets import Budget
-from eagle_jax.methods.registry import choose
+from eagle_jax.methods.choice import choose
 from eagle_jax.requests.options import stop_strings
 from eagle_jax.requests.processing import Processing
 from eagle_jax.requests.request import NO_OUTPUT, PartialOutput
@@ -79,22 +79,16 @@ class Engine:
         record: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ):
-        self.max_tokens = min(
-            model.context, LONGEST if max_tokens is None else whole_number("max_tokens", max_tokens, 2)
-        )
-        self.max_queue, steps, rows = (
-            whole_number("max_queue", max_queue, 1),
-            whole_number("steps", steps, 1),
-            whole_number("rows", rows, 1),
-        )
+        longest = LONGEST if max_tokens is None else whole_number("max_tokens", max_tokens, 2)
+        self.max_tokens, self.max_queue = min(model.context, longest), whole_number("max_queue", max_queue, 1)
+        steps, rows = whole_number("steps", steps, 1), whole_number("rows", rows, 1)
         self.model, self._choice = model, choose(model, drafter, tree)
         sizes = rows, self.max_tokens, steps, whole_number("prefix_cache_bytes", prefix_cache_bytes, 0)
         self.by_load, self._scheduler = scheduler_for_any(model, self._choice, *sizes, record=record)
         self.drafter = self._scheduler.drafter
         self._scheduler.warm_up()
         self.intake = Intake(model, self.max_tokens)
-        self._watchers: list[Callable[[Ticket], None]] = []
-        self._pace = Pace()
+        self._watchers, self._pace = list[Callable[[Ticket], None]](), Pace()
         # What threads share, under the lock of `_changed`:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Ticket] = collections.deque()
@@ -132,8 +126,7 @@ class Engine:
             prompts: each is text, chat messages or token ids.
             max_new_tokens: longest answer, in tokens; None is what the engine has room for. The rest is as in
                 `generate`, with at most 8 `stop_token_ids`.
-            cache_salt: prompts with different salts share no cached prefix, so that response times reveal nothing about
-                other prompts.
+            cache_salt: prompts with different salts share no cached prefix, so times reveal nothing of other prompts.
 
         Raises:
             ValueError, TypeError: as `generate` does; also when a prompt and its answer need more than `max_tokens`.
@@ -158,9 +151,7 @@ class Engine:
         return self._enqueue(self._scoring.waiting, tickets)
 
     def room_for(self, prompt: Any, max_new_tokens: int | None = None) -> int:
-        """Returns the number of tokens that an answer may have here: `max_new_tokens`, or all that there is room for;
-        raises as `encode`.
-        """
+        """Returns how many tokens an answer may have: `max_new_tokens`, or what fits; raises as `encode`."""
         return self.intake.room_for(prompt, max_new_tokens)
 
     def encode(self, prompt: Any) -> list[int]:
@@ -179,9 +170,7 @@ class Engine:
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     def findings(self) -> list[Budget]:
-        """Returns the fastest trees so far, for `budgets.keep`; empty where none is known yet, or a tree was asked
-        for.
-        """
+        """Returns the fastest trees so far, for `budgets.keep`; none where a tree was asked for or little was run."""
         measured = self._scheduler.measured
         return [] if measured is None else measured.findings(self._choice, self._scheduler.shape.slots)
 

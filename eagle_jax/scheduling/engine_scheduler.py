@@ -1,7 +1,7 @@
 """The scheduler of an engine: a batch that any request fits, and a drafter for each number of running requests."""
 
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import Choice
+from eagle_jax.methods.choice import Choice
 from eagle_jax.scheduling.batch_shape import shape_for_any
 from eagle_jax.scheduling.by_load import ByLoad, by_load
 from eagle_jax.scheduling.measured import Measured

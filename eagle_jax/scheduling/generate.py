@@ -7,7 +7,7 @@ from eagle_jax.chat.prompts import split
 from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import Choice, choose
+from eagle_jax.methods.choice import Choice, choose
 from eagle_jax.requests.options import options_for, seeds_for, stop_strings
 from eagle_jax.requests.processing import Processing
 from eagle_jax.requests.request import Request, requests_for, with_form

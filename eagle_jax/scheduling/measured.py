@@ -11,7 +11,8 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
-from eagle_jax.methods.registry import TUNED, Choice
+from eagle_jax.methods.choice import Choice
+from eagle_jax.methods.registry import TUNED
 from eagle_jax.scheduling.by_load import ByLoad
 
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred

@@ -10,7 +10,7 @@ import jax
 from eagle_jax.checks import is_whole_number, whole_number
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import choose
+from eagle_jax.methods.choice import choose
 from eagle_jax.requests.options import Options, options_for
 from eagle_jax.requests.processing import Processing
 from eagle_jax.requests.request import Request

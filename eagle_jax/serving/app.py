@@ -183,9 +183,7 @@ class AuthMiddleware:
 
 
 def _address(scope: Scope) -> str:
-    """Returns what the routes match: the path after the one that this application is mounted at, or that a proxy cuts
-    off.
-    """
+    """Returns the path that routes match, without the prefix of a mounted application or of a proxy."""
     path, root = scope["path"], scope.get("root_path", "")
     inside = root and (path == root or path.startswith(f"{root}/"))
     return path[len(root) :] if inside else path

@@ -62,7 +62,7 @@ class Refused(Exception):
 
 
 class Json(JSONResponse):
-    """JSON of whatever text there is."""
+    """JSON in UTF-8, also of a text with half a character (a lone surrogate)."""
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
@@ -89,7 +89,7 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 
 async def on_gone(request: Request, error: Exception) -> Response:
-    """Returns a response that nobody reads; it is counted."""
+    """Returns a response for a client that is gone; it is only counted."""
     return Refused(499, "the client is gone").response(request.url.path)
 
 

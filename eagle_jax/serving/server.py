@@ -148,15 +148,16 @@ class AbortingTransport:
             self._abort = self._loop.call_later(seconds, self._transport.abort)
 
     def forget(self) -> None:
-        """Enough of the data to drop was read, or the connection is closed."""
+        """Cancels the abort: enough of the data to drop was read, or the connection is closed."""
         if self._abort is not None:
             self._abort.cancel()
             self._abort = None
 
 
 class _Patient(H11Protocol):
-    """HTTP/1.1 that waits for a request's head and for who reads its answer for a while only, and answers what is
-    no HTTP in our form.
+    """HTTP/1.1 that waits a limited time for a request's head and for the reader of its answer.
+
+    What is not HTTP is answered in our form.
     """
 
     limits: ClassVar[Limits]

@@ -122,7 +122,7 @@ class Service:
         return not self.draining and all(engine.alive for engine in self.engines.values())
 
     def knows(self, authorization: str) -> bool:
-        """Returns whether a request may come in; takes as long whatever of the key is wrong.
+        """Returns whether a request may come in; the time that this takes says nothing about the key.
 
         Args:
             authorization: the header, a character for each byte (latin-1), as Starlette reads it.

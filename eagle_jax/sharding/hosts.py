@@ -32,8 +32,8 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
         timeout: seconds in which all have to be there.
 
     Raises:
-        ValueError: an address or number that cannot be, hosts with different numbers of devices, or "auto" where
-            no setting names other processes, or with numbers.
+        ValueError: an address or number that cannot be, hosts with different numbers of devices, or "auto"
+            with numbers or where no setting names other processes.
         TimeoutError: not all came in time; names the missing ones. With "auto" it is JAX that waits, and ends the
             process with a message of its own.
     """

@@ -150,9 +150,7 @@ def _key_value_heads(config: LlamaConfig) -> list[int]:
 
 
 def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
-    """Returns how many times each of the config's key/value heads is kept, so that every device along `model` has
-    one.
-    """
+    """Returns how often each of the config's key/value heads is kept, so that every device along `model` has one."""
     return _times(config.num_attention_heads, config.num_key_value_heads, sizes)
 
 

@@ -92,5 +92,5 @@ def _gathered(tree: Any) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _compiled_gather(mesh: Mesh) -> Any:
-    """Returns one function for each mesh: JAX would trace and compile another one anew at every call."""
+    """Returns a mesh's gather, made once: JAX would trace and compile another one anew at every call."""
     return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))

@@ -69,7 +69,7 @@ STATE: Rules = (
 
 
 def spec_of(rules: Rules, path: str) -> P:
-    """Returns the first rule's whose pattern is found in the path; an array that no rule names is everywhere whole.
+    """Returns the spec of the first rule whose pattern is found in the path; an array without a rule is not sharded.
 
     Codes, scales and minima of a quantized weight, `o_proj/weight/codes`, lie as the weight would: their axes are its
     axes. The order of its inputs is whole.

@@ -11,7 +11,7 @@ LAST = 0xF7  # no text has a larger byte
 
 
 def marked(text: str) -> Part:
-    """Returns a text, in which what is written like a special token may be one."""
+    """Matches a text, in which what is written like a special token may be one."""
     parts, at = list[Part](), 0
     for match in MARK.finditer(text):
         mark = match.group()

@@ -84,9 +84,7 @@ def repeated(part: Part, least: int = 0, most: int | None = None, separator: Par
 
 
 def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, least: int = 0) -> Part:
-    """Returns all required parts and any of the others, in order, with a separator between; at least one if `least` is
-    1.
-    """
+    """Matches all required parts and any others, in order, with a separator between; one at least if `least` is 1."""
 
     def add(builder, start):
         first, later = builder.state(), builder.state()  # where nothing stands before, and where something does
@@ -139,7 +137,7 @@ def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> 
 
 
 def automaton(dfa: ByteAutomaton) -> Part:
-    """Returns the texts of an automaton."""
+    """Matches the texts of an automaton."""
 
     def add(builder, start):
         end = builder.state()

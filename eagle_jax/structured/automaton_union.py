@@ -6,8 +6,7 @@ from eagle_jax.structured.byte_automaton import MOST_STATES, ByteAutomaton, smal
 
 
 def either_of(one: ByteAutomaton, other: ByteAutomaton, subject: str) -> ByteAutomaton:
-    """Returns the automaton of both: its states are pairs of theirs, of which one is -1 once a text has left that
-    automaton.
+    """Returns the automaton of both: its states are pairs of theirs, with -1 once a text has left that automaton.
 
     Raises:
         ValueError: it is too large.

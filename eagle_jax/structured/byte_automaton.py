@@ -100,7 +100,7 @@ def regex_automaton(regex: str) -> ByteAutomaton:
 
 
 def _without_anchors(regex: str) -> str:
-    """Returns the expression without `^` before it and `$` after it, which say what is meant anyway."""
+    """Returns the expression without `^` before it and `$` after it, which are implied."""
     is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
     regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
     return regex.removeprefix("^")
@@ -267,9 +267,7 @@ def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -
 def _split(
     group: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
 ) -> list[list[int]]:
-    """Returns the parts that leave a group: all but the largest. States that `parts` does not hold lead to the same
-    groups.
-    """
+    """Returns the parts that leave a group: all but the largest. States not in `parts` lead to the same groups."""
     looked_at = {state for part in parts.values() for state in part}
     if len(looked_at) < len(group):
         like = signature(next(state for state in group if state not in looked_at))

@@ -1,4 +1,4 @@
-"""Processes that make automata of forms: whatever a form is, it takes bounded memory and time, and can be stopped.
+"""Processes that make automata of forms: for any form they take bounded memory and time, and can be stopped.
 
 There are two, each with a queue. The first ends what takes longer than most forms do, and the second then makes that
 from its beginning: a short form waits for moments only, and a long one until it is its turn.

@@ -34,9 +34,7 @@ class Form:
     drops_space: bool = False
 
     def automaton(self) -> ByteAutomaton:
-        """Returns the automaton of the answers that have it. Raises ValueError if there is none, or if it is too
-        large.
-        """
+        """Returns the automaton of matching answers. Raises ValueError if there is none, or if it is too large."""
         if self.drops_space:
             return _after_space(dataclasses.replace(self, drops_space=False).automaton())
         if self.reasoning is not None:
@@ -53,9 +51,7 @@ class Form:
 
 
 def _after_space(automaton: ByteAutomaton) -> ByteAutomaton:
-    """Returns the automaton of the same texts with one more space before them, or without where they begin with
-    none.
-    """
+    """Returns the automaton of the same texts after one more space, which those that begin with none may lack."""
     following = np.where(automaton.next < 0, -1, automaton.next + 1)
     first = following[:1].copy()
     first[0, ord(" ")] = 1

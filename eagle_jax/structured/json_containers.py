@@ -28,7 +28,7 @@ class Writer(Protocol):
 
 
 def any_value(depth: int) -> Part:
-    """Matches any value that nests at most so deep."""
+    """Matches any value that nests at most `depth` deep."""
     scalars = leaf(STRING), leaf(NUMBER), literal("true"), literal("false"), literal("null")
     if not depth:
         return either(*scalars)
@@ -37,7 +37,7 @@ def any_value(depth: int) -> Part:
 
 
 def object_of(value: Part, key: Part | None = None, least: int = 0, most: int | None = None) -> Part:
-    """Matches objects with any keys, or those that a part has, and so many of them."""
+    """Matches objects with any keys, or those that a part has, `least` to `most` of them."""
     return _between("{", repeated(sequence(key or leaf(STRING), COLON, value), least, most, COMMA), "}")
 
 

@@ -23,7 +23,7 @@ def leaf(regex: str) -> Part:
 
 
 def literals(keywords: Mapping[str, Any], where: str) -> Part:
-    """Returns the values of an `enum` that the schema's other keywords allow."""
+    """Matches the values of an `enum` that the schema's other keywords allow."""
     values, others = keywords["enum"], {name: value for name, value in keywords.items() if name != "enum"}
     if not isinstance(values, list):
         raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")
@@ -34,13 +34,13 @@ def literals(keywords: Mapping[str, Any], where: str) -> Part:
 
 
 def literal_of(value: Any) -> Part:
-    """Returns a value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
+    """Matches a value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
     texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
     return either(*map(literal, sorted(texts)))
 
 
 def _fits(value: Any, keywords: Mapping[str, Any], where: str) -> bool:
-    """Returns whether a value is of a schema's type, and what its keywords say of such a value."""
+    """Returns whether a value has a schema's type and fits its keywords for values of that type."""
     if not any(_is_a(value, kind) for kind in types(keywords.get("type", list(TYPES)), where)):
         return False
     kind = next(kind for kind in TYPES if _is_a(value, kind))

@@ -40,7 +40,7 @@ def merged(one: Keywords, other: Keywords, where: str) -> Keywords:
 
 
 def _closed(one: Keywords, other: Keywords) -> Keywords:
-    """Returns a schema whose properties also have to be what another schema says of those that it does not name."""
+    """Adds to the properties of a schema what another one says of properties that it does not name."""
     extra, named = other.get("additionalProperties", True), other.get("properties", {})
     properties = one.get("properties")
     if extra is True or not isinstance(properties, Mapping) or not isinstance(named, Mapping):

@@ -60,7 +60,7 @@ class _Digits(NamedTuple):
 
 
 def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: Fraction | None = None) -> Part | None:
-    """Returns the numbers of a range without exponents, whole ones or all; None if there are none.
+    """Matches the numbers of a range without exponents, whole ones or all; None if there are none.
 
     Args:
         low, high: None where the range is open.
@@ -162,9 +162,7 @@ class _Rules:
 
 
 def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
-    """Returns whether a whole number whose digits compare so is below (-1), at (0) or above (1) a bound's whole
-    part.
-    """
+    """Returns whether an integer whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
     if bound is None:
         return -1
     return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared

@@ -59,8 +59,7 @@ def escaped(text: str) -> str:
 
 
 def alternatives(pattern: str) -> list[Alternative]:
-    """Returns JSON strings with text that a schema's `pattern` finds something in (ECMA-262), of characters without
-    escapes.
+    """Returns the JSON strings, without escapes, in which a schema's `pattern` (ECMA-262) finds something.
 
     Raises:
         ValueError: the pattern has what no finite automaton holds, or means characters that JSON escapes.
@@ -91,9 +90,7 @@ def _alternative(pattern: str) -> Alternative:
 
 
 def _string(body: str, begins: bool) -> str:
-    """Returns a regex of JSON strings that a pattern without look-ahead finds something in, at their beginning if
-    it `begins` there.
-    """
+    """Returns a regex of JSON strings that a pattern without look-ahead matches; at their beginning if it `begins`."""
     ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2 == 1
     body = body[: len(body) - ends]
     out, place = [], 0

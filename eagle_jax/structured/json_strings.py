@@ -82,9 +82,7 @@ def _of_alternative(one: Alternative) -> ByteAutomaton:
 
 
 def _of_length(least: int, most: int | None) -> ByteAutomaton:
-    """Matches strings of `least` to `most` characters: a copy of one character's automaton for each, one after
-    another.
-    """
+    """Matches strings of `least` to `most` characters: copies of one character's automaton, one after another."""
     one = cached_automaton(CHARACTER)
     (last,) = np.flatnonzero(one.final).tolist()  # where a character is complete: the first state of the next copy
     width = len(one.final) - 1

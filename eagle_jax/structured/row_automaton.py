@@ -198,7 +198,7 @@ def make_automaton(
 
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
-    """Returns the tables of a batch, of such sizes."""
+    """Returns the tables of a batch, padded to `sizes`."""
     different = list({id(one): one for one in rows if one is not None}.values())
     number = {id(one): place for place, one in enumerate(different)}
     count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks

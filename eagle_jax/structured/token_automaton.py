@@ -66,9 +66,7 @@ def token_automaton(automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids:
 def _over_tokens(
     automaton: ByteAutomaton, tokens: Sequence[bytes], stop_ids: Sequence[int]
 ) -> tuple[Int[np.ndarray, "s c"], Int[np.ndarray, "v"]]:
-    """Returns the state after tokens of each class, and the class of each token; the last class is that of stop
-    tokens.
-    """
+    """Returns the state after tokens of each class, and each token's class; stop tokens are the last class."""
     states = len(automaton.next)
     by_byte, byte_class = distinct_columns(automaton.next)
     table = bytes(byte_class.astype(np.uint8))

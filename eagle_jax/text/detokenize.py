@@ -76,20 +76,18 @@ class IncrementalDetokenizer:
         self._tokenizer = tokenizer
         self._window = _context(tokenizer, prompt)  # tokens that the next ones are decoded with
         self._text = decode(tokenizer, self._window)
-        # Characters of it that are the prompt's, or were returned; of -n so many U+FFFD before it were not.
+        # Characters of it that are the prompt's or were returned; -n if n U+FFFD before it were not.
         self._emitted = len(self._text)
         # The prompt's end where it may be within a character, which the answer completes, or does not.
         self._open = self._text if self._text.endswith(INCOMPLETE) else ""
         self.length = 0
 
     def add(self, token_id: int) -> str:
-        """Returns characters that are whole with this token; none of a special token, or of the first bytes of a
-        character.
-        """
+        """Returns the characters that this token completes; none for a special token or a character's first bytes."""
         return self.extend([token_id])
 
     def extend(self, token_ids: Sequence[int]) -> str:
-        """Returns characters that are whole with these tokens."""
+        """Returns the characters that these tokens complete."""
         self._window = [*self._window, *_spoken(self._tokenizer, token_ids)]
         self._text = decode(self._tokenizer, self._window)
         new = self._complete_text(self._text)
@@ -122,7 +120,7 @@ class IncrementalDetokenizer:
         return INCOMPLETE * -begin + text[max(begin, 0) :]
 
     def _begin(self, text: str) -> int:
-        """Returns where in the window's text begins what was not returned."""
+        """Returns where the part of the window's text that was not returned begins."""
         return len(os.path.commonprefix([self._open, text])) if self._open else self._emitted
 
 
@@ -192,7 +190,7 @@ def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
 
 
 def _spoken(tokenizer: Any, token_ids: Iterable[int]) -> Iterator[int]:
-    """Returns the tokens that are no special ones."""
+    """Returns the tokens that are not special ones."""
     silent = frozenset() if tokenizer is None else _silent(tokenizer)
     return (id_ for id_ in token_ids if id_ not in silent)
 

@@ -15,8 +15,9 @@ _WORD_START = "▁"  # a space, in SentencePiece's spelling
 
 @functools.lru_cache(maxsize=8)
 def token_bytes(tokenizer: Any, vocab_size: int) -> tuple[bytes, ...]:
-    """Returns the bytes of each token id; b"" of ids that the tokenizer does not have. Special tokens have `SPECIAL`
-    before their content.
+    """Returns the bytes of each token id; b"" for ids that the tokenizer does not have.
+
+    Special tokens have `SPECIAL` before their content.
 
     Raises:
         ValueError: the tokenizer spells tokens in a way that is not known.
@@ -40,7 +41,7 @@ def drops_first_space(tokenizer: Any, vocab_size: int) -> bool:
 
 
 def _spelling_of(tokenizer: Any) -> Any:
-    """Returns how a token's name in the vocabulary spells its bytes."""
+    """Returns the function that makes bytes of a token's name in the vocabulary."""
     backend = getattr(tokenizer, "backend_tokenizer", None)  # those that are written in Python have none
     decoder = '"none"' if backend is None else json.dumps(json.loads(backend.to_str()).get("decoder"))
     if '"ByteLevel"' in decoder:
@@ -72,8 +73,9 @@ def _words(token: str) -> bytes:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """Returns the byte that each character of a byte-level vocabulary stands for: itself where it can be printed, the
-    others in order from U+0100 (GPT-2's table).
+    """Returns the byte that each character of a byte-level vocabulary stands for.
+
+    Printable characters stand for their own bytes, the others are in order from U+0100 (GPT-2's table).
     """
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printed]

@@ -37,7 +37,7 @@ def tokenizer_in(folder: Path) -> Any:
         logging.set_verbosity_error()  # it warns of each reader that it tries in vain
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # whatever transformers and tokenizers make of it: some of them are bare ones
+    except Exception as error:  # transformers and tokenizers raise many kinds, some of them bare ones
         raise ValueError(f"the tokenizer in {folder} cannot be read ({_reason(folder, error)}") from error
     finally:
         logging.set_verbosity(verbosity)

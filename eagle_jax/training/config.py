@@ -44,7 +44,7 @@ class TrainConfig:
         target: folder or hub name of the frozen model; the toy that comes with the package by default.
         dtype: what target and head compute in, and what the head is written in; by default the type in which the target
             is stored, though a CPU without bfloat16 computes in float32 then. The head's own weights and the
-            optimizer's state are float32 whatever this is.
+            optimizer's state are always float32.
         steps: updates in all.
         batch: rows per pass.
         accumulate: passes per update.
@@ -146,9 +146,7 @@ def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> Tr
 
 
 def _at_home(config: TrainConfig) -> TrainConfig:
-    """Expands `~` in paths to the home folder; target and head, which may be names on the hub, are resolved
-    elsewhere.
-    """
+    """Expands `~` in paths; target and head, which may be names on the hub, are resolved elsewhere."""
 
     def at_home(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -167,7 +165,7 @@ def _at_home(config: TrainConfig) -> TrainConfig:
 
 
 def _with_published(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings over the defaults of their method."""
+    """Returns the settings on top of the defaults of their method."""
     head = settings.get("head")
     head = head if isinstance(head, dict) else {}
     method = head.get("method")

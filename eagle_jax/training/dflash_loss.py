@@ -122,8 +122,7 @@ def _of_blocks(
 def d_pace_loss(
     losses: Float[Array, "b a p"], drafted: Bool[Array, "b a p"], mask: Bool[Array, "b a p"]
 ) -> Float[Array, ""]:
-    """Returns cross-entropies of the text's tokens with D-PACE's weights (`parts.d_pace_weights`), over the number of
-    slots in `mask`.
+    """Returns the text's cross-entropies with D-PACE's weights (`parts.d_pace_weights`), per slot in `mask`.
 
     Args:
         drafted: slots among them whose token the head drafts; it has no chance at the others.
@@ -135,9 +134,7 @@ def d_pace_loss(
 def choose_anchors(
     answer: Bool[Array, "b n"], count: int, key: jax.Array
 ) -> tuple[Int[Array, "b a"], Bool[Array, "b a"]]:
-    """Returns some tokens of answers that are followed by one, at random, each once; and which of them are such
-    tokens.
-    """
+    """Returns random tokens of answers that are followed by one, each once; and which of them are such tokens."""
     followed = answer & jnp.pad(answer[:, 1:], ((0, 0), (0, 1)))
     ranks = jnp.where(followed, jax.random.uniform(key, answer.shape), -1.0)
     best, anchors = jax.lax.top_k(ranks, min(count, answer.shape[1]))

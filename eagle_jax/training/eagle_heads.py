@@ -20,9 +20,9 @@ def eagle1(start: Start) -> Head:
 
 
 def eagle3(start: Start) -> Head3:
-    """Returns the target's final norm and output matrix, and an `fc` that passes on the highest tap: what it drafts is
-    at first what the target would say there, which is far better than chance. P-EAGLE's has an embedding of its own, to
-    learn the mask token's, and begins with the target's.
+    """Initialises a head with the target's final norm and output matrix, and an `fc` that passes on the highest tap: at
+    first it drafts what the target would say there, which is far better than chance. P-EAGLE's has its own embedding,
+    to learn the mask token's, and begins with the target's.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)

@@ -25,8 +25,7 @@ def sight(slots: int, step: int) -> Bool[Array, "n n"]:
 
 
 def with_step(earlier_kv: tuple[LayerRows, ...], step_kv: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
-    """Returns the earlier draft steps' keys and values for the next one: those of step 0, and after them those of
-    every later step.
+    """Returns the earlier steps' keys and values for the next one: step 0's, and after them every later step's.
 
     The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
     """

@@ -18,9 +18,7 @@ from eagle_jax.sharding import argmax
 
 
 def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
-    """Returns the slots' logits below the tokens of the text before them (target ids); without a Markov head as they
-    are.
-    """
+    """Returns the slots' logits given the text's tokens before them (target ids); unchanged without a Markov head."""
     if head.config.markov is None:
         return slots.logits
     batch, blocks, depth = previous.shape
@@ -50,8 +48,7 @@ def confidence_loss(
 def selector_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], following: Int[Array, "b a p"]
 ) -> tuple[Float[Array, "b a p"], Bool[Array, "b a p"]]:
-    """Returns the loss of the selector's choice at each slot, in nats, and whether the right one was among the
-    candidates.
+    """Returns the loss of the selector's choice at each slot, in nats, and whether the right one was a candidate.
 
     If the text's token is not among them, it replaces the last, as speculators trains.
 
@@ -69,9 +66,7 @@ def selector_loss(
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
-    """Returns the selector's choice at each slot after the text's token before it (draft ids), as a chain is
-    drafted.
-    """
+    """Returns the selector's choice at each slot given the text's token before (draft ids), as a chain is drafted."""
     slots = jax.lax.stop_gradient(slots)
     candidates = head.candidates(slots.logits)
     logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)

@@ -36,7 +36,7 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Storing:
-    """What the target makes of the text goes into files; reported first before any of them is written.
+    """What the target makes of the text goes into files; reported before any of them is written, and as each is done.
 
     Attributes:
         folder: where they are.

@@ -200,9 +200,7 @@ def _named(path: Any) -> str:
 
 
 def _hash_of_bits(values: Array) -> UInt[Array, ""]:
-    """Returns a sum that any order of adding gives, of bits stirred together with their places (murmur3's last
-    step).
-    """
+    """Returns a sum, the same in any order, of bits stirred together with their places (murmur3's last step)."""
     if jnp.issubdtype(values.dtype, jnp.floating):
         values = jax.lax.bitcast_convert_type(values, jnp.dtype(f"uint{8 * values.dtype.itemsize}"))
     place = jax.lax.iota(jnp.uint32, values.size).reshape(values.shape)

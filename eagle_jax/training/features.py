@@ -7,8 +7,6 @@ from eagle_jax.models.lm import LM
 
 
 def hidden_states(target: LM, tokens: Int[Array, "b n"], taps: tuple[int, ...] = ()) -> Float[Array, "b n f"]:
-    """Computes the hidden states after the final norm, then the residual streams entering the layers `taps`, side by
-    side.
-    """
+    """Returns hidden states after the final norm, then the residual streams entering layers `taps`, side by side."""
     output = target.causal(tokens, taps)
     return jnp.concatenate([output.hidden, *output.taps], axis=-1)

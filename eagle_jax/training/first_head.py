@@ -42,9 +42,7 @@ class Start(NamedTuple):
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle one and N
-    - 3.
-    """
+    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle and N - 3."""
     if config.taps is None:
         return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):
@@ -53,7 +51,7 @@ def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
 
 
 def output_matrix(target: LM) -> jax.Array:
-    """Returns the target's, in float32 on this process."""
+    """Returns the target's output matrix, in float32 on this process."""
     return jnp.asarray(to_host(dense(target.output_matrix)), jnp.float32)
 
 

@@ -38,9 +38,7 @@ def first(
 
 
 def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, " d"] | None) -> AnyHead:
-    """Returns a head of the same method, with which come objective and optimizer; one that drafts all is cut to
-    `ids`.
-    """
+    """Returns an earlier head of the same method; one that drafts all tokens is cut to `ids`."""
     head = load_head(resolve(folder), target, "float32")
     if not HEAD_KINDS[head.kind].begin:
         raise ValueError(

@@ -1,5 +1,4 @@
-"""What Medusa's and Hydra's heads are trained on: the target's next-token distribution, head k that of k + 2 tokens
-ahead.
+"""Training loss of Medusa's and Hydra's heads: the target's next-token distribution, k + 2 tokens ahead for head k.
 
 Head k reads at slot i what the target made of token i, and drafts token i + k + 2; the tokens in between, which Hydra's
 heads read too, are those of the text:
@@ -36,9 +35,7 @@ def heads_loss(
     *,
     remat: bool = False,
 ) -> tuple[Float[Array, ""], Report]:
-    """Computes the weighted loss and its parts by head; see `loss.loss`. Heads beyond `objective.steps` are left
-    out.
-    """
+    """Computes the weighted loss and its parts by head; see `loss.loss`. Skips heads beyond `objective.steps`."""
     if objective.feature_weight:
         raise ValueError(
             f"feature_weight={objective.feature_weight} with {type(head).__name__} heads; expected 0: they draft "

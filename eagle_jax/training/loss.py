@@ -1,5 +1,4 @@
-"""What a head is trained on: the target's next-token distribution, and for EAGLE-1 its next feature, over several draft
-steps.
+"""What a head learns: the target's next-token distribution, and for EAGLE-1 its next feature, over several draft steps.
 
 Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there is for token i + 2.
 In the first step every feature is made of what the target computed. While drafting, though, the head reads its own
@@ -12,7 +11,7 @@ those of the text, and a query sees what it will see when it drafts:
 
 EAGLE-1 was published with one step: SmoothL1 between guessed and true feature plus a tenth of the soft cross-entropy
 between the two next-token distributions, with uniform noise on the input features. EAGLE-3 was with seven: the
-cross-entropy alone, a step weighing 0.8 times the one before; its outputs are free to be whatever helps the next step.
+cross-entropy alone, a step weighing 0.8 times the one before; its outputs are free to be what helps the next step.
 A head with a draft vocabulary learns the target's distribution among those tokens, from slots where the likeliest of
 all is one of them. Means are over the slots that count, not over whole rows as published: the length of the prompts
 then does not matter.

@@ -101,9 +101,7 @@ def distribution_loss(
 
 
 def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*slots"]:
-    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted, p being the
-    target's.
-    """
+    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted by the target's p."""
     true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
     return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)
 
@@ -120,9 +118,7 @@ def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, 
 
 
 def text_cross_entropy(logits: Float[Array, "*rows d"], following: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Computes the cross-entropy of the token that follows, in nats; where the head does not draft it (-1), a number of
-    no use.
-    """
+    """Computes the cross-entropy of the next token, in nats; meaningless where the head does not draft it (-1)."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     true_logits = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(true_logits, axis=-1)
@@ -179,7 +175,7 @@ class Truth:
 
 
 def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """Returns the token after each; -1 after the last."""
+    """Returns the token after each token; -1 after the last."""
     return jnp.pad(tokens[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
 
 

@@ -111,9 +111,7 @@ def _turn_end(
     ends: Int[np.ndarray, " n"],
     special: Bool[np.ndarray, " n"],
 ) -> Bool[np.ndarray, " n"]:
-    """Returns the special token after an answer, with the spaces before it: the model ends its turn by producing
-    them.
-    """
+    """Returns the special token after an answer, with the spaces before it, by which the model ends its turn."""
     word = last + len(text[last:]) - len(text[last:].lstrip())
     end = np.flatnonzero(special & (starts == word) & (ends > starts))[:1]
     return (starts >= last) & (ends <= ends[end]) if len(end) else np.zeros(len(starts), bool)

@@ -35,7 +35,7 @@ def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
 
 
 def norm_of(gradients: Any) -> Float[Array, ""]:
-    """Returns the norm of all of them together.
+    """Returns the norm of all gradients together.
 
     Rows first, then their sums, and a barrier that keeps XLA from making one sum of the two: on CPU, with jaxlib
     0.10.2 and `workarounds.exact_reduction_options`, that one would be off by more than a thousandth for 4,096 x 8,192.
@@ -45,7 +45,7 @@ def norm_of(gradients: Any) -> Float[Array, ""]:
 
 
 def clipped(gradients: Any, limit: float) -> Any:
-    """Returns gradients, made smaller together where their norm is over the limit (Pascanu et al. 2013).
+    """Scales all gradients down by one factor where their norm is over the limit (Pascanu et al. 2013).
 
     Optax's own takes the norm as one sum.
     """
@@ -54,9 +54,7 @@ def clipped(gradients: Any, limit: float) -> Any:
 
 
 def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Returns the learning rate by update: linear warm-up to the peak, then the decay, which ends after the last
-    update.
-    """
+    """Returns the learning rate by update: linear warm-up to the peak, then the decay, up to the last update."""
     falling = {
         "linear": lambda share: 1 - (1 - config.final) * share,
         "cosine": lambda share: config.final + (1 - config.final) * 0.5 * (1 + jnp.cos(jnp.pi * share)),
@@ -72,7 +70,7 @@ def rate_at(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.GradientTransformation:
-    """Applies Muon on matrices, AdamW on the rest, for a learning rate of 1.
+    """Returns Muon for matrices and AdamW for the rest, for a learning rate of 1.
 
     Muon's steps have the size of AdamW's (`consistent_rms`), so its learning rate means the same.
     """
@@ -95,7 +93,7 @@ def muon(weight_decay: float, b1: float = 0.9, b2: float = 0.95) -> optax.Gradie
 
 
 def _lenient(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Optax promotes dtypes and ranks implicitly: its update runs under JAX's ordinary rules, whatever the caller's."""
+    """Optax promotes dtypes and ranks implicitly: its update runs under JAX's ordinary rules, not the caller's."""
 
     # Optax's own type of a state is a recursive alias, which beartype refuses for some versions of chex.
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

@@ -1,6 +1,4 @@
-"""Medusa's and Hydra's heads that a training begins with: blocks that pass on what they read, and the target's output
-matrix, as published.
-"""
+"""Initial Medusa and Hydra heads: blocks that pass on what they read, and the target's output matrix, as published."""
 
 import dataclasses
 

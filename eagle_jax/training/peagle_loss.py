@@ -12,7 +12,7 @@ depth d at slot a + d, which guesses token a + d + 2 and sees the text up to its
 
 Depth d has max(r ** d, r_min) of the anchors, chosen at random (conditional-on-distribution sampling, arXiv:2602.01469,
 section 3): deep rows are many and say little. Subsets are nested, so that a rollout is whole: a row's predecessors are
-there. All rows go through the head in one pass, and all that count weigh alike, whatever their depth.
+there. All rows go through the head in one pass, and all that count weigh alike, at any depth.
 """
 
 import functools

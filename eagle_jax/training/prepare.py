@@ -95,7 +95,7 @@ def prepare(
 
 
 def joined(*reports: DataReport) -> DataReport:
-    """Returns one account of several sets of files."""
+    """Returns one report on several sets of files."""
     total = {name: sum(getattr(r, name) for r in reports) for name in ("kept", "cut", "tokens", "answer_tokens")}
     return DataReport(dropped=tuple(d for report in reports for d in report.dropped), **total)
 

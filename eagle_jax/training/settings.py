@@ -168,8 +168,7 @@ class FeaturesConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update rule and its schedule; the defaults are those of the published EAGLE-1 training (`published` has
-    EAGLE-3's).
+    """The update rule and its schedule, by default those of the published EAGLE-1 training (`published` has EAGLE-3's).
 
     Args:
         name: adamw, or muon (Muon on matrices, AdamW on the rest).

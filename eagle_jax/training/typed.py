@@ -35,9 +35,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
 
 
 def overlay(settings: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Returns `settings` with `inner.key=value` put in; values are read as YAML, so `null`, `3e-4` and `[a, b]`
-    work.
-    """
+    """Returns `settings` with `inner.key=value` put in; values are YAML, so `null`, `3e-4` and `[a, b]` work."""
     merged = _copy(settings)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")

@@ -77,7 +77,7 @@ def update(
     remat: bool = False,
     sharding: Sharding | None = None,
 ) -> tuple[TrainState, Outcome]:
-    """Returns the state after one update over `a` passes of `b` rows each.
+    """Runs one update over `a` passes of `b` rows each, and returns the state after it.
 
     Args:
         head: the head without its weights (`without_params`); those are the state's.
@@ -229,12 +229,10 @@ def without_params(head: AnyHead) -> AnyHead:
 
 
 def accepted_length(agreement: Float[np.ndarray, "d"]) -> float:
-    """Returns tokens a pass when drafting one chain: the target's own, and each drafted one if it and all before it
-    agree.
-    """
+    """Returns tokens per step for a drafted chain: the target's own, and each drafted one while all so far agree."""
     return 1 + float(np.cumprod(agreement).sum())
 
 
 def _filled_up(part: np.ndarray, batch: int) -> np.ndarray:
-    """Returns the rows of nothing (no answer in them) after a last batch that is not full."""
+    """Appends rows of zeros, without answers, to a last batch that is not full."""
     return np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])

@@ -14,7 +14,8 @@ from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.calibration import write_prior
 from eagle_jax.loading.folders import folders_of
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.registry import METHODS, drafter_for, method_of
+from eagle_jax.methods.choice import drafter_for
+from eagle_jax.methods.registry import METHODS, method_of
 from eagle_jax.requests.options import Options
 from eagle_jax.requests.request import requests_for
 from eagle_jax.scheduling.batch import Batch
@@ -103,9 +104,7 @@ def after_answers(
     temperature: float,
     read: Callable[[Any], Any],
 ) -> Iterator[tuple[int, Any]]:
-    """Yields how many answers were decoded together, and what `read` takes of the drafter's state after them, on the
-    host.
-    """
+    """Yields the number of answers decoded together, and `read` of the drafter's state after them, on the host."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
@@ -134,9 +133,7 @@ def fitted(
 
 
 def _rising(values: Float[np.ndarray, "k"], weights: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
-    """Returns the closest values that never fall, by weighted squares: neighbours that do are pooled (Ayer et al.
-    1955).
-    """
+    """Returns the closest values that never fall, by weighted squares: falling ones are pooled (Ayer et al. 1955)."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it stands for
     for value, weight in zip(values, weights, strict=True):
         block = (float(value), float(weight), 1)

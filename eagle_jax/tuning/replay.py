@@ -64,7 +64,7 @@ class Text:
 
 
 def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[DynamicTree, float]:
-    """Returns tokens that a step would have committed with each tree, decoding the same texts from beginning to end."""
+    """Returns how many tokens a step would have committed with each tree, decoding the same texts from start to end."""
     sizes: dict[tuple[int, int], list[DynamicTree]] = {}
     for tree in trees:
         sizes.setdefault((tree.depth_steps, tree.top_k), []).append(tree)
@@ -106,9 +106,7 @@ def _nodes_needed(text: Text, steps: int, width: int) -> list[list[int]]:
 
 
 def _mean_length(texts: Sequence[Sequence[Sequence[int]]], nodes: int) -> float:
-    """Returns tokens a step over texts of which the nodes needed at each place are known, for a tree of so many
-    nodes.
-    """
+    """Returns tokens per step with a tree of `nodes` nodes, over texts with known nodes needed at each place."""
     tokens = steps = 0
     for paths in texts:
         place = 0

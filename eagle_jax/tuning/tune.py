@@ -20,7 +20,8 @@ from eagle_jax.drafters.timing import DraftOnly
 from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_answers
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
-from eagle_jax.methods.registry import TUNED, default_tree, drafter_for, method_of
+from eagle_jax.methods.choice import default_tree, drafter_for
+from eagle_jax.methods.registry import TUNED, method_of
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import shape_for
@@ -168,7 +169,7 @@ def _tune(
 
 
 def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
-    """Returns the answers by plain decoding, with what was drafted at every token."""
+    """Decodes the requests plainly, and returns the answers with what was drafted at every token."""
     drafter = DraftOnly(drafter)
     batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
     drafted: list[list[Guessed]] = [[] for _ in requests]
@@ -193,16 +194,14 @@ def _together(runs: Iterable[Ran]) -> float:
 
 
 def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
-    """Returns some batches of so many of the requests, which are used again where they are too few for one."""
+    """Makes batches of `rows` of the requests, which are repeated where they are too few for one."""
     count = min(TEXTS, max(1, len(requests) // rows))
     again = list(requests) * rows
     return [again[index * rows : (index + 1) * rows] for index in range(count)]
 
 
 def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
-    """Returns trees that end where the drafter is unsure, for a number of concurrent answers, none larger than the
-    largest tree.
-    """
+    """Returns trees that end where the drafter is unsure, for `rows` answers at a time, within the largest tree."""
     if jax.default_backend() != "cpu" or rows > 1:
         return []
     return [tree for tree in THRESHOLD_TREES if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]

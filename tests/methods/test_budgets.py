@@ -16,7 +16,8 @@ from eagle_jax.drafters.base import Plain
 from eagle_jax.durable import hold
 from eagle_jax.methods import budgets, default_trees
 from eagle_jax.methods.budgets import Budget, budget_for, keep, place, read
-from eagle_jax.methods.registry import drafter_for, method_of
+from eagle_jax.methods.choice import drafter_for
+from eagle_jax.methods.registry import method_of
 from eagle_jax.models import layout
 from eagle_jax.testing import cpu_backend, synthetic_medusa
 

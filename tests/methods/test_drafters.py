@@ -24,10 +24,11 @@ from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.folders import PAIR
-from eagle_jax.methods import registry as drafters
+from eagle_jax.methods import choice
 from eagle_jax.methods.asked_trees import asked_tree
+from eagle_jax.methods.choice import choose, drafter_for
 from eagle_jax.methods.default_trees import DefaultTree
-from eagle_jax.methods.registry import METHODS, choose, drafter_for
+from eagle_jax.methods.registry import METHODS
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_hydra, synthetic_medusa, synthetic_pair
@@ -268,9 +269,9 @@ def test_a_draft_model_drafts():
 
 
 def test_where_a_prompt_is_long_for_its_answer_nothing_is_drafted_by_default(monkeypatch):
-    monkeypatch.setattr(drafters, "budget_for", lambda *_: None)
+    monkeypatch.setattr(choice, "budget_for", lambda *_: None)
     monkeypatch.setattr(
-        drafters,
+        choice,
         "cpu_default",
         lambda model: DefaultTree(DynamicTree(3, 1, 1), max_batch_nodes=3, min_nodes=3, max_prompt_ratio=6),
     )

@@ -8,15 +8,15 @@ from test_drafters import MEDUSA, WITH_HEAD
 from eagle_jax import api, load
 from eagle_jax.drafters.calibrated import Calibrated
 from eagle_jax.drafters.shared import Shared
-from eagle_jax.methods import registry as methods
+from eagle_jax.methods import choice as choices
+from eagle_jax.methods.choice import choose
 from eagle_jax.methods.default_trees import ON_ACCELERATORS
-from eagle_jax.methods.registry import choose
 from eagle_jax.sharding import sharding_of
 
 
 @pytest.fixture
 def on_an_accelerator(monkeypatch):
-    monkeypatch.setattr(methods, "on_cpu", lambda: False)
+    monkeypatch.setattr(choices, "on_cpu", lambda: False)
 
 
 def test_few_nodes_each_are_shared(on_an_accelerator):
@@ -39,7 +39,7 @@ def test_over_several_devices_nothing_is_shared(on_an_accelerator):
 
 @pytest.mark.slow
 def test_texts_are_those_without(on_an_accelerator, monkeypatch):
-    monkeypatch.setattr(methods, "ON_ACCELERATORS", ON_ACCELERATORS._replace(max_batch_nodes=24))
+    monkeypatch.setattr(choices, "ON_ACCELERATORS", ON_ACCELERATORS._replace(max_batch_nodes=24))
     model = load("toy")
     asked = [f"Tom has {count} apples and gives away" for count in range(2, 8)]
     how = dict(max_new_tokens=40, temperature=1.0, seed=list(range(6)), batch_size=6)

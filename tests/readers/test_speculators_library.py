@@ -11,26 +11,15 @@ import numpy as np
 import pytest
 
 from eagle_jax.configs.heads import Eagle3Config
-from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import load_head, save_head, save_target
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
 
 pytest.importorskip("speculators", reason="`make readers` installs it")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]  # what the library warns of is its own
 
-LAYERS = LlamaConfig(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=64,
-    rms_norm_eps=1e-5,
-    rope=Rope(theta=10000.0),
-)
+LAYERS = dataclasses.replace(TINY, num_hidden_layers=1, vocab_size=97, max_position_embeddings=64)
 PLAIN = Eagle3Config(layers=LAYERS, taps=(1, 3, 5), target_hidden_size=32, draft_vocab_size=40)
 CONFIGS = {
     "plain": PLAIN,

@@ -11,7 +11,7 @@ from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.drafters.prompt_lookup import PromptLookup
-from eagle_jax.methods.registry import choose
+from eagle_jax.methods.choice import choose
 from eagle_jax.scheduling.by_load import ByLoad, by_load
 from eagle_jax.sharding import sharding_of
 from eagle_jax.testing import synthetic_hydra

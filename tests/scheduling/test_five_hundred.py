@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.api import Model, generate
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 from eagle_jax.requests.options import options_for
 from eagle_jax.requests.request import requests_for
 from eagle_jax.scheduling import programs

@@ -11,7 +11,7 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.methods.budgets import Budget, budget_for, keep, tree_of
-from eagle_jax.methods.registry import SMALLEST, choose, default_tree
+from eagle_jax.methods.choice import SMALLEST, choose, default_tree
 from eagle_jax.scheduling.by_load import ByLoad, by_load
 from eagle_jax.scheduling.measured import COST_OF_TRIALS, FIRST_TRIALS, LATEST, SOONEST, Contest, Measured
 

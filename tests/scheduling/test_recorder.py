@@ -2,7 +2,7 @@
 
 from speller import DYNAMIC, RANDOM, asked
 
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import drafter_for
 from eagle_jax.requests.options import options_for
 from eagle_jax.requests.request import Request
 from eagle_jax.requests.ticket import chunks

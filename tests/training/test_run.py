@@ -191,7 +191,7 @@ def test_a_start_that_is_refused_leaves_the_configuration_as_it_was(whole, tmp_p
     assert run(config(tmp_path, "max_minutes=1e-9"), pair()[0], TOKENIZER).done == 1
     kept = (tmp_path / "run" / "config.yaml").read_text()
     with pytest.raises(
-        ValueError, match=r"not what the run was started with: .* \(data.limit was not set and is 20 now\)"
+        ValueError, match=r"not what the run was started with: 32 rows then.* \(data.limit was not set and is 20 now\)"
     ):
         run(config(tmp_path, "data.limit=20"), pair()[0], TOKENIZER)
     assert (tmp_path / "run" / "config.yaml").read_text() == kept

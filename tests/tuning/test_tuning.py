@@ -17,8 +17,7 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.inspection import start
 from eagle_jax.inspection.start import Start
 from eagle_jax.methods import budgets
-from eagle_jax.methods import registry as drafters
-from eagle_jax.methods.registry import drafter_for
+from eagle_jax.methods.choice import default_tree, drafter_for
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import synthetic_medusa
@@ -105,7 +104,7 @@ def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
     monkeypatch.setattr(tuning, "time_answers", faster)
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 2), (1, 8), (2,)))
     alone, both = api.tune(RANDOM, batch_sizes=(1, 2), prompts=PROMPTS, max_new_tokens=16)
-    assert {None, drafters.default_tree(RANDOM, "eagle", 1), *tuning.THRESHOLD_TREES} <= set(alone.measured)
+    assert {None, default_tree(RANDOM, "eagle", 1), *tuning.THRESHOLD_TREES} <= set(alone.measured)
     assert not set(tuning.THRESHOLD_TREES) & set(both.measured)
     assert alone.budget.tree == (6, 0.15)
     api.keep_budgets([alone.budget])

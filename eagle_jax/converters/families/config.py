@@ -87,9 +87,7 @@ def config_to_hf(config: LlamaConfig) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def family_of(config: LlamaConfig) -> str:
-    """Returns the family that a model belongs to: the first whose `config.json` can say all of it, else the nearest
-    one.
-    """
+    """Returns a model's family: the first whose `config.json` can express all of it, else the nearest one."""
     distances = {}
     for name, family in FAMILIES.items():
         wrong = len(_differences(config, _entries(config, name)))
@@ -101,7 +99,7 @@ def family_of(config: LlamaConfig) -> str:
 
 
 def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
-    """Returns the fields in which the model of a `config.json` is another one, with their values here."""
+    """Returns the fields in which a `config.json` describes another model, with their values in `config`."""
     try:
         read = config_from_hf(entries)
     except ValueError:  # the family has not even the values
@@ -110,7 +108,7 @@ def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
 
 
 def _different(name: str, first: Any, second: Any) -> list[str]:
-    """Returns the field, if it differs; of a part of a config its fields that differ."""
+    """Returns the field with its first value, if it differs; of nested configs, the first inner field that does."""
     one, other = getattr(first, name), getattr(second, name)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]

@@ -37,7 +37,7 @@ def read_fused(entries: Entries) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """Writes the entries that `read` reads."""
+    """Returns the entries that `read` reads."""
     net = config.delta_net
     if net is None:
         return {}

@@ -142,7 +142,7 @@ DENSE: Mapping[str, Family] = {
         absent={
             **_OLMO_ABSENT,
             "rope_theta": 500000.0,
-            "rope_local_base_freq": 500000.0,  # transformers 5 takes the usual base whatever `rope_theta` is
+            "rope_local_base_freq": 500000.0,  # transformers 5 takes the usual base at any `rope_theta`
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },

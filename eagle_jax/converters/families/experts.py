@@ -26,7 +26,7 @@ def mixtral(entries: Entries) -> Experts:
 
 
 def olmoe(entries: Entries) -> Experts:
-    """Reads experts as wide as the MLP would be; whether they weigh 1 is stated."""
+    """Reads experts as wide as the MLP would be; whether their weights sum to 1 is stated."""
     return Experts(**_routed(entries, 64, "intermediate_size"), norm_topk_prob=flag(entries, "norm_topk_prob", False))
 
 
@@ -40,8 +40,9 @@ def qwen3_moe(entries: Entries) -> Experts:
 
 
 def gpt_oss(entries: Entries) -> Experts:
-    """Reads experts with biases and a clamped SwiGLU; a softmax over the chosen logits is the chosen part of one
-    over all, to 1.
+    """Reads experts with biases and a clamped SwiGLU.
+
+    A softmax over the chosen logits is one over all of them, renormalised to sum to 1 over the chosen.
     """
     return Experts(
         **_routed(entries, 128, "intermediate_size"),
@@ -60,7 +61,7 @@ def minimax_m2(entries: Entries) -> Experts:
 
 
 def glm4_moe(entries: Entries) -> Experts:
-    """Reads DeepSeek-V3's router, shared experts, and the first layers dense."""
+    """Reads experts with DeepSeek-V3's router and shared experts; the first layers are dense."""
     wide, count = integer(entries, "moe_intermediate_size"), integer(entries, "n_routed_experts")
     if (other := entries.get("num_local_experts", count)) != count:  # another name of it in transformers
         raise ValueError(f"n_routed_experts={count} and num_local_experts={other!r}; expected the two to agree")
@@ -103,7 +104,10 @@ def qwen3_5_moe(entries: Entries) -> Experts:
 
 
 def llama4(entries: Entries) -> Experts:
-    """Sigmoids of the best logits scale what goes into an expert; a shared one is as wide; some layers are dense."""
+    """Reads experts whose inputs are scaled by sigmoids of the best logits.
+
+    A shared expert is as wide as each of them; some layers are dense.
+    """
     layers, sparse = integer(entries, "num_hidden_layers"), entries.get("moe_layers")
     if sparse is None:
         step = integer(entries, "interleave_moe_layer_step")

@@ -12,7 +12,7 @@ Fields = Mapping[str, Any]
 
 
 def fields_of(entries: Entries, keys: frozenset[str]) -> dict[str, Any]:
-    """Returns the fields that those of a family's keys make that mean the same in every family."""
+    """Returns the fields made from those of a family's keys that mean the same in every family."""
     fields: dict[str, Any] = {}
     for key in sorted(keys & _READERS.keys()):
         fields |= _READERS[key](entries)
@@ -20,7 +20,7 @@ def fields_of(entries: Entries, keys: frozenset[str]) -> dict[str, Any]:
 
 
 def stated_by(config: LlamaConfig) -> dict[str, Any]:
-    """Returns the same keys, of a config; a family's writer picks its own."""
+    """Returns a config's values of those keys; a family's writer picks its own."""
     scale = config.attention_scale
     local = {} if config.local_rope is None else {"rope_local_base_freq": config.local_rope.theta}
     return local | {
@@ -44,14 +44,12 @@ def layer_types(entries: Entries) -> list[str] | None:
 
 
 def gemma(entries: Entries) -> Fields:
-    """Embeddings are multiplied by the root of their size."""
+    """Reads Gemma's facts: embeddings are multiplied by the root of their size."""
     return {"embedding_multiplier": integer(entries, "hidden_size") ** 0.5}
 
 
 def smollm3(entries: Entries) -> Fields:
-    """Reads SmolLM3's facts. Windows, where they are in use and not named layer by layer, are those of the layers
-    without rotation.
-    """
+    """Reads SmolLM3's facts: if windows are used and not named by layer, layers without rotation have them."""
     if layer_types(entries) is not None or not flag(entries, "use_sliding_window", False):
         return {}
     rotated = set(range(integer(entries, "num_hidden_layers"))) - set(no_rope_layers(entries))
@@ -59,7 +57,7 @@ def smollm3(entries: Entries) -> Fields:
 
 
 def olmo3(entries: Entries) -> Fields:
-    """Layers with a window have the same rotary embedding without its stretching."""
+    """Reads OLMo 3's facts: layers with a window have the same rotary embedding without its stretching."""
     full, local = _rope(rope.of_full_layers(entries), entries), _local_rope(entries)
     return {"local_rope": None if full == local else local}
 
@@ -76,7 +74,7 @@ def exaone4(entries: Entries) -> Fields:
 
 
 def seed_oss(entries: Entries) -> Fields:
-    """Biases on q, k and v, and on o, are two keys."""
+    """Reads Seed-OSS's facts: biases on q, k and v, and on o, are two keys."""
     inner, outer = flag(entries, "attention_bias", True), flag(entries, "attention_out_bias", False)
     if outer and not inner:
         raise ValueError("attention_out_bias=True with attention_bias=False; expected the second to be true, too")

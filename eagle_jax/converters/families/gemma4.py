@@ -63,14 +63,14 @@ LAYER_INPUTS: Mapping[str, str] = {
 
 
 def unread(config: LlamaConfig) -> Iterator[str]:
-    """Yields the patterns of the keys and values that published files hold of layers that attend to those of others."""
+    """Yields patterns of the keys and values in files of layers that attend to those of other layers."""
     for i in range(config.num_hidden_layers):
         if config.kv_of(i) == "none":
             yield rf"model\.layers\.{i}\.self_attn\.[kv]_(proj|norm)\.(weight|bias)"
 
 
 def experts(entries: Entries) -> Experts | None:
-    """Reads experts in parallel with the MLP in every layer, or none."""
+    """Reads the experts, which are in parallel with the MLP of every layer; None if there are none."""
     if not flag(entries, "enable_moe_block", False):
         return None
     return Experts(
@@ -85,7 +85,7 @@ def experts(entries: Entries) -> Experts | None:
 
 
 def read(entries: Entries) -> dict[str, Any]:
-    """Layers with and without a window, of which the last has none, whatever is stated."""
+    """Reads Gemma 4's entries. The last layer never has a window, even if the entries give it one."""
     layers, types = integer(entries, "num_hidden_layers"), layer_types(entries)
     step = integer(entries, "sliding_window_pattern")
     types = [WINDOWED if (i + 1) % step else FULL for i in range(layers)] if types is None else types
@@ -104,7 +104,7 @@ def read(entries: Entries) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """Writes the entries that `read` and `experts` read."""
+    """Returns the entries that `read` and `experts` read."""
     part, moe = config.by_layer, config.experts
     if part is None:
         return {}
@@ -121,7 +121,7 @@ def write(config: LlamaConfig) -> dict[str, Any]:
 
 
 def write_heads(config: LlamaConfig) -> dict[str, Any]:
-    """Writes the entries that `read` reads of a model without per-layer embeddings."""
+    """Returns the entries that `read` reads of a model without per-layer embeddings."""
     part = config.by_layer
     if part is None:
         return {}
@@ -154,8 +154,9 @@ def _by_layer(entries: Entries, full: tuple[int, ...]) -> ByLayer:
 
 
 def _heads(entries: Entries, full: tuple[int, ...]) -> dict[str, Any]:
-    """Returns the size and number of heads in layers without a window, in the spelling of published files, or layer by
-    layer, as transformers writes them.
+    """Returns the size and number of heads in layers without a window.
+
+    Published files state them for all such layers, transformers writes them layer by layer.
     """
     windowed = {key: integer(entries, key) for key in ("head_dim", "num_key_value_heads")}
     layers = entries.get("per_layer_config")

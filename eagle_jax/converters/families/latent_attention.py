@@ -33,7 +33,7 @@ def read(entries: Entries) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """Writes the entries that `read` reads."""
+    """Returns the entries that `read` reads."""
     latent = config.latent
     if latent is None:
         return {}

@@ -14,8 +14,9 @@ KEYS = frozenset({"attention_bias", "intermediate_size_mlp", "use_qk_norm", "no_
 
 
 def read(entries: Entries) -> dict[str, Any]:
-    """Reads Llama 4's entries. Dense layers have a width of their own; layers that rotate see a chunk, the others
-    scale their queries.
+    """Reads Llama 4's entries.
+
+    Dense layers have a width of their own; layers that rotate see a chunk, the others scale their queries.
     """
     tuned = flag(entries, "attn_temperature_tuning", True)
     return _chunks(entries) | {
@@ -27,7 +28,7 @@ def read(entries: Entries) -> dict[str, Any]:
 
 
 def write(config: LlamaConfig) -> dict[str, Any]:
-    """Writes the entries that `read` and `hf_experts.llama4` read."""
+    """Returns the entries that `read` and `hf_experts.llama4` read."""
     layers, experts, tuned = range(config.num_hidden_layers), config.experts, bool(config.no_rope_query_beta)
     scale = {"attn_scale": config.no_rope_query_beta, "floor_scale": config.no_rope_query_step} if tuned else {}
     return scale | {

@@ -13,7 +13,7 @@ __all__ = ["FAMILIES", "FULL", "SILU", "WINDOWED", "Family", "family_in", "table
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
-# Keys whose null is a statement, whatever the family's default is: all heads, no window, no cap, no latent queries, no
+# Keys whose null is a statement, not the family's default: all heads, no window, no cap, no latent queries, no
 # embeddings by layer.
 NULL_SAYS = frozenset(
     {"num_key_value_heads", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"}
@@ -106,7 +106,7 @@ def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the config under its family's name: of the part that reads text, where a config describes several."""
     kind = entries.get("model_type")
     composite = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
-    families = {name: classes for name, (text_entries, classes) in composite.items() if text_entries == kind}
+    families = {name: classes for name, (whole, classes) in composite.items() if whole == kind}
     if not families:
         name = next((name for name, family in FAMILIES.items() if kind in family.also), kind)
         return entries if name == kind else {**entries, "model_type": name}

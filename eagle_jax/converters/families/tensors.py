@@ -87,7 +87,7 @@ class Tensors:
 
 
 def _each(block: str, gate: str, up: str, down: str) -> dict[str, str]:
-    """Returns experts with tensors of their own."""
+    """Returns the names of experts with tensors of their own."""
     return {part: f"{block}.experts.{{j}}.{name}.weight" for part, name in (("gate", gate), ("up", up), ("down", down))}
 
 
@@ -227,7 +227,7 @@ def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tup
 
 
 def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Renames tensors from the names in files to those of the rules."""
+    """Renames tensors from the names of the files to those of the rules, and divides those that hold several."""
     divided = dict(tensors)
     for joined, layer in _joined(config):
         if layer + joined.key in tensors:
@@ -237,7 +237,7 @@ def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[st
 
 
 def join(config: LlamaConfig, tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields tensors that come by the rules' names by those of the family's files; parts of one come layer by layer."""
+    """Renames tensors from the names of the rules to those of the files; parts of one tensor come layer by layer."""
     written = [(joined, layer) for joined, layer in _joined(config) if not joined.stacked]
     owner = {layer + part: (joined, layer) for joined, layer in written for part in joined.parts}
     waiting: dict[str, np.ndarray] = {}
@@ -277,8 +277,9 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
 
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:
-    """Returns the patterns of tensors that are left alone: other parts of the model, layers that predict further
-    tokens, and what nothing reads.
+    """Returns patterns of tensors that are left alone.
+
+    They are other parts of the model, layers that predict further tokens, and what nothing reads.
     """
     patterns = (pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
     return (*_OTHER_PARTS, *patterns, *gemma4.unread(config))

@@ -71,8 +71,9 @@ class GgufFile:
 
 
 def read_gguf(path: pathlib.Path) -> GgufFile:
-    """Returns the header of a GGUF file, or of all parts of a model by the first one's name, read once for as long as
-    the files stay the same.
+    """Returns the header of a GGUF file, or of all parts of a model by the first one's name.
+
+    It is read once for as long as the files stay the same.
 
     Raises:
         FileNotFoundError: parts are missing.

@@ -82,7 +82,7 @@ def _by_layer(file: GgufFile, name: str, value: Any, layers: int, kind: type) ->
 
 
 def _head_dim(file: GgufFile, left: dict[str, Any], names: tuple[str, ...]) -> int:
-    """Returns the size of a head, which several entries say; takes them out."""
+    """Removes the entries that state the size of a head from `left`, and returns the size."""
     sizes = {name: left.pop(name) for name in names if name in left}
     if names[0] not in sizes:
         raise KeyError(f"{ARCHITECTURE}.{names[0]}")

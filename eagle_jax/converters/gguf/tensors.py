@@ -55,7 +55,7 @@ _GEMMA_LAYER = _LAYER | {
 
 
 def _experts(layout: str) -> dict[str, str]:
-    """Returns the parameters of experts and of their router, as a layout of `families.tensors` calls them."""
+    """Returns the names of experts' and their router's parameters in a layout of `families.tensors`, by GGUF's."""
     tensors, names = TENSORS[layout], {}
     for part, name in tensors.experts.items():
         if not part.endswith("_bias"):

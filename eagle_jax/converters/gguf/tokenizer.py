@@ -101,7 +101,7 @@ def tokenizer_of(path: pathlib.Path) -> Any:
 
 
 def _check(entries: Mapping[str, Any], by_token: Sequence[str]) -> None:
-    """Refuses tokens that are no strings, lists that have no entry for each of them, and ids that no token has."""
+    """Refuses tokens that are not strings, lists without an entry for each token, and ids that no token has."""
     tokens = entries["tokens"]
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise ValueError("tokenizer.ggml.tokens is no list of texts; convert the model again")

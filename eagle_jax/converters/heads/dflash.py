@@ -70,7 +70,8 @@ def format_of(entries: Mapping[str, Any]) -> str:
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
     config, _ = read_head(weights, {})
-    return Checked(config, names.slots(dflash_edges.stored(RULES, weights.info), shapes(config)), WHOLE, {})
+    slots = names.slots(dflash_edges.stored(RULES, weights.info), shapes(config))
+    return Checked(config, slots, WHOLE, {}, (SIDE_FILE,))
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:

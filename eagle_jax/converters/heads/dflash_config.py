@@ -165,8 +165,9 @@ def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ..
 def _causal_layers(
     entries: Mapping[str, Any], inner: Mapping[str, Any], layers: LlamaConfig, default: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Layers whose attention is causal within the block: where nothing says all or none, `default`, or with None those
-    with a window.
+    """Returns the layers whose attention is causal within the block.
+
+    Where the config does not say all or none, these are `default`, or with None those with a window.
     """
     everywhere = range(layers.num_hidden_layers)
     for of, name in ((entries, "is_causal"), (inner, "causal"), (inner, "causal_head")):
@@ -184,16 +185,14 @@ def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> 
 
 
 def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:
-    """Returns the size by the tensor, which must agree with the config's if that states one."""
+    """Returns the size that the tensors show. Raises ValueError if the config states another."""
     if hf_values.integer(entries, name, shown) != shown:
         raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {shown}; expected them to agree")
     return shown
 
 
 def _draft_vocab_size(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], vocab_size: int) -> int | None:
-    """Returns the number of rows of the head's own output matrix; None if it uses the target's, which makes all
-    tokens.
-    """
+    """Returns the rows of the head's own output matrix; None if it uses the target's, which makes all tokens."""
     rows = info[OUTPUT].shape[0] if OUTPUT in info and info[OUTPUT].shape else None
     if rows is None and entries.get("draft_vocab_size") not in (None, vocab_size):
         raise ValueError(f"draft_vocab_size={entries['draft_vocab_size']}, and there is no {OUTPUT}; expected one")

@@ -174,8 +174,9 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
 
 
 def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
-    """Returns the head for a target whose embedding was resized after its training: rows that are padding, or belong to
-    a few added tokens, lie beyond what the head drafts.
+    """Returns the head for a target whose embedding was resized after the head's training.
+
+    Rows that are padding, or belong to a few added tokens, lie beyond what the head drafts.
     """
     config, ids = checkpoint.config, checkpoint.vocabulary
     before = config.layers.vocab_size
@@ -232,9 +233,7 @@ def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
 
 
 def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
-    """Returns the parameter tree, of shapes, without an output matrix where the files have none: it is the target's
-    then.
-    """
+    """Returns the parameter tree, of shapes, without an output matrix if the files have none (the target's is used)."""
     needed = shapes(config)
     return needed if OUTPUT in weights.info else {name: value for name, value in needed.items() if name != "lm_head"}
 

@@ -125,7 +125,7 @@ def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
 
 
 def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
-    """Returns the heads of ordinary attention."""
+    """Returns the fields of ordinary attention: numbers and size of heads, and the rotary embedding."""
     q, k = (_matrix(info, f"{spelling.first}.self_attn.{x}_proj.weight")[0] for x in "qk")
     size = _head_dim(entries, q, k)
     heads = {"num_attention_heads": q // size, "num_key_value_heads": k // size, "head_dim": size}
@@ -133,8 +133,9 @@ def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context
 
 
 def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
-    """Returns the size of one head: stated, or the rows of `q_proj` shared out (not the hidden size: Qwen3's heads are
-    wider).
+    """Returns the size of one head: as stated, or the rows of `q_proj` over the number of heads.
+
+    It does not follow from the hidden size: Qwen3's heads are wider.
     """
     heads = values.integer(entries, "num_attention_heads")
     if heads < 1:
@@ -149,9 +150,7 @@ def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
 
 
 def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
-    """Returns the target's vocabulary, by the first that states it: the mask of drafted tokens, the embedding, the
-    config.
-    """
+    """Returns the target's vocabulary size by the mask of drafted tokens, else the embedding, else the config."""
     for key in (T2D, EMBEDDING):
         if key in info and info[key].shape:
             _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)

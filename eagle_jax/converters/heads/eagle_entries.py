@@ -30,9 +30,7 @@ class Verifier:
     max_position_embeddings: int = 1
 
     def entries(self, method: str, tokens: int) -> dict[str, Any]:
-        """Returns the entries of a speculators config about itself and the target, for a method that drafts so many
-        tokens.
-        """
+        """Returns a speculators config's entries on itself and the target, for a method that drafts `tokens` tokens."""
         proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
         return {
             KIND: method,
@@ -124,7 +122,7 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
 
 
 def _layer(config: LlamaConfig) -> dict[str, Any]:
-    """Returns the decoder layers as HuggingFace's keys."""
+    """Returns the decoder layers in HuggingFace's keys."""
     family = "deepseek_v3" if config.latent is not None else "qwen3" if config.qk_norm else "llama"
     entries: dict[str, Any] = {"model_type": family, "hidden_act": "silu"}
     entries |= {name: getattr(config, name) for name in (*lookup.SIZES, "num_key_value_heads", "head_dim")}

@@ -116,9 +116,7 @@ def named(name: str) -> Format:
 
 
 def plainest(config: EagleConfig | Eagle3Config) -> str:
-    """Returns the first format, in the order of `FORMATS`, whose readers can run the head. Raises ValueError if none
-    can.
-    """
+    """Returns the first format of `FORMATS` whose readers can run the head. Raises ValueError if there is none."""
     *others, last = FORMATS
     for name in others:
         try:
@@ -158,7 +156,7 @@ def _where(flag: str, eagle3: bool) -> str:
 
 
 def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
-    """Returns how the tensors of a head are called; None if they are no head's.
+    """Returns how the tensors of a head are called; None if they are not a head's.
 
     Raises:
         ValueError: two spellings at once.
@@ -176,9 +174,7 @@ def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
 
 
 def _reads_two(info: Mapping[str, TensorInfo]) -> bool:
-    """Returns whether the first layer is EAGLE-3's, whose attention reads two vectors side by side, or `fc` reads
-    three.
-    """
+    """Returns whether the first layer is EAGLE-3's: its attention reads two vectors side by side, or `fc` three."""
 
     def shape(key: str) -> tuple[int, ...]:
         return info[key].shape if key in info and len(info[key].shape) == 2 else (1, 0)

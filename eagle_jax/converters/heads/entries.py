@@ -121,7 +121,7 @@ _NESTED_ABSENT: Mapping[str, Mapping[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
-    """What a `config.json` says, whatever its format.
+    """What a `config.json` of any format says.
 
     Attributes:
         layer: HuggingFace's keys of the decoder layers.

@@ -78,7 +78,7 @@ def save(head: Hydra, folder: pathlib.Path, format: str | None, target: LM | Non
 
 
 def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> parallel.Found:
-    """Returns the heads in these files; `parallel.find` says more."""
+    """Finds the heads in these files; see `parallel.find`."""
 
     def read(entries: dict[str, Any]) -> parallel.Found:
         config = read_config(weights.info, entries, target)
@@ -159,7 +159,7 @@ def entries_for(config: HydraConfig, target_name: str | None) -> dict[str, Any]:
 
 
 def _layer(info: Mapping[str, TensorInfo], target: LlamaConfig) -> LlamaConfig:
-    """Returns the target's layer, with what the tensors show."""
+    """Returns the config of the target's layer, with the sizes and parts that the tensors show."""
     return dataclasses.replace(
         target,
         num_hidden_layers=1,

@@ -22,12 +22,14 @@ class Checked(NamedTuple):
         slots: where its parameters lie in the files, by path.
         file: what the file of weights is called where it is written.
         unstated: settings that follow from a target that is not at hand, in words.
+        side_files: names of further files that hold parts of it.
     """
 
     config: Any
     slots: dict[str, names.Slot]
     file: str
     unstated: Mapping[str, str]
+    side_files: tuple[str, ...] = ()
 
 
 @runtime_checkable

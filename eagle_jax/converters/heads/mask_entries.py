@@ -91,9 +91,7 @@ def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfi
 
 
 def _num_drafted(entries: Mapping[str, Any]) -> int | None:
-    """Returns the stated number of drafted tokens, or else the one that speculators proposes, which is the trained
-    depth.
-    """
+    """Returns the number of drafted tokens as stated, else as speculators proposes it: the trained depth."""
     if entries.get(DEPTHS) is not None:
         return values.integer(entries, DEPTHS)
     outer = entries.get("speculators_config") or {}

@@ -38,7 +38,7 @@ ASIDE = (r"model\..*", r"lm_head\.weight")
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """Returns Medusa heads, alone or in a whole model."""
+    """Detects Medusa heads, alone or in a whole model."""
     return "medusa" if any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE)) else None
 
 
@@ -60,7 +60,7 @@ def save(head: Medusa, folder: pathlib.Path, format: str | None, target: LM | No
 
 
 def find(weights: Weights, changes: Mapping[str, Any]) -> parallel.Found:
-    """Returns the heads in these files; `parallel.find` says more."""
+    """Finds the heads in these files; see `parallel.find`."""
 
     def read(entries: dict[str, Any]) -> parallel.Found:
         window.refuse(changes, "Medusa heads")

@@ -131,7 +131,7 @@ def check(weights: Weights, target: LlamaConfig | None) -> Checked:
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
-    """Returns the head in these files; see `kinds.load_head`.
+    """Loads the head in these files; see `kinds.load_head`.
 
     Raises:
         ValueError: `changes` other than a window, or tensors that are missing, unknown, or of another shape.

@@ -71,8 +71,9 @@ def dflash_head(
     verifier: Verifier,
     dtype: str | None,
 ) -> Renamed:
-    """Converts a DFlash head to another format, as `eagle_head` does. Its tensors are called the same in both formats,
-    but for older names; those of the target are left behind.
+    """Converts a DFlash head to another format, as `eagle_head` does.
+
+    Tensors have the same names in both formats, except for older names; those of the target are left out.
     """
     config, ids = dflash.read_head(weights, changes)
     stored = dflash_edges.stored(dflash.RULES, weights.info)
@@ -113,9 +114,7 @@ def _tensors(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> Ite
 
 
 def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors that a tensor of the source becomes, by their names: as it is stored, or as floats of a
-    dtype.
-    """
+    """Yields the tensors that a tensor of the source becomes, by name: as stored, or as floats of a dtype."""
     if dtype is not None:
         yield new, weights.take(key).astype(np.dtype(dtype))
         return

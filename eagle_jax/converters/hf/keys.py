@@ -2,7 +2,7 @@
 
 A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so of a target it is
 passed over, with a line in the log. A key that transformers knows and this package does not model must have its
-default. The meaning of an unknown key in a draft head cannot be known, whose code is its author's: it must be empty.
+default. An unknown key of a draft head, whose code is its author's, may mean anything: it must be empty.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class Tables:
     Attributes:
         read: keys whose values are used.
         fixed: keys that would change the model, and the values at which they do not; the first is the usual one.
-        neutral: keys that change nothing, whatever their values are.
+        neutral: keys that change nothing, at any value.
     """
 
     read: frozenset[str]
@@ -96,9 +96,7 @@ def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
 
 @functools.cache
 def transformers_defaults(model_type: str) -> Mapping[str, Any]:
-    """Returns the attributes of transformers' config class, other spellings included, and their defaults; none without
-    one.
-    """
+    """Returns the attributes of transformers' config class and their defaults, also by aliases; empty without one."""
     from transformers import CONFIG_MAPPING
 
     if model_type not in CONFIG_MAPPING:  # the family is younger than this transformers

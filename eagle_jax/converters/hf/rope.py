@@ -77,9 +77,7 @@ def rope_from_hf(
 
 
 def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Returns the rotary settings that their kind does not read, by their full names, such as
-    `rope_scaling.attn_factor`.
-    """
+    """Returns the rotary settings that their kind does not read, by full names (`rope_scaling.attn_factor`)."""
     groups = {key: entries.get(key) for key in ("rope_scaling", "rope_parameters")}
     more = {"alpha": {"alpha"}, "query_beta": {_QUERY_BETA, "original_max_position_embeddings"}}
     more |= {"sections": {"mrope_section", "mrope_interleaved"}}
@@ -96,9 +94,7 @@ def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozens
 
 
 def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entries with the settings of layers that see everything, where `rope_parameters` has both kinds
-    (Gemma 3).
-    """
+    """Returns the entries with the settings of layers that see everything, where there are two kinds (Gemma 3)."""
     settings = entries.get("rope_parameters")
     if not isinstance(settings, Mapping) or "full_attention" not in settings:
         return entries
@@ -106,8 +102,7 @@ def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the settings of layers with a window, where they have their own: `rope_local_base_freq`, or in
-    `rope_parameters`."""
+    """Returns the settings of layers with a window: `rope_local_base_freq`, or those in `rope_parameters`."""
     settings = entries.get("rope_parameters")
     local = settings.get("sliding_attention") if isinstance(settings, Mapping) else None
     return {"rope_theta": entries.get("rope_local_base_freq"), "rope_parameters": local}
@@ -129,8 +124,7 @@ def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> di
 
 
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
-    """Returns `rope_theta` and `rope_scaling` for a `config.json`: the spelling that every version of transformers
-    reads.
+    """Returns `rope_theta` and `rope_scaling` for a `config.json`, a spelling that all versions of transformers read.
 
     Raises:
         ValueError: dynamic scaling from another length than `max_position_embeddings`, which transformers has not.
@@ -215,7 +209,7 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Returns the divisors of the frequencies, and the factor of cos and sin, given or by the stretch."""
+    """Returns the divisors of the frequencies, and the factor of cos and sin, as stated or by the stretch."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)
@@ -269,8 +263,9 @@ def _yarn(settings: Mapping[str, Any], implied_factor: float) -> dict[str, Any]:
 
 
 def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
-    """Returns the stated factor, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two of
-    them).
+    """Returns the stated factor, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22).
+
+    DeepSeek divides two of them.
     """
     attention_factor = settings.get("attention_factor")
     if attention_factor is not None:

@@ -61,5 +61,5 @@ def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether it is a number that a float holds; JSON's `NaN` and `Infinity` are not."""
+    """Returns whether it is a number that a float holds; JSON's `NaN` and `Infinity` do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -1,6 +1,6 @@
 """Known pairs of target and draft head: where they are on the HuggingFace hub or in the package, and what they take.
 
-Head dimensions are those that the published files were found to have; where they are not known, there are none.
+Head dimensions are those that the published files were found to have; pairs where they are not known have none.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Pair:
         head: the same, or `SHIPPED` and a folder of the package.
         method: `EAGLE-1/2`, `EAGLE-3`, `P-EAGLE`, `DFlash`, `DFlash 2`, `DSpark`, `Medusa` or `Hydra`.
         target_sizes: the target's dimensions; None for families that `TargetSizes` does not describe.
-        head_sizes: the head's; None where nobody has published them.
+        head_sizes: the head's; None where they are not published.
     """
 
     name: str
@@ -84,8 +84,9 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def target_folder(pair: Pair) -> pathlib.Path:
-    """Returns where its target is: in a folder of its name here, in a package that carries it, in the hub's cache, or
-    else downloaded, from the registry first.
+    """Returns where its target is, downloaded if need be, from the registry first.
+
+    A folder of its name comes first, then a package that carries it, then the hub's cache.
 
     Raises:
         FileNotFoundError: neither the registry nor the hub gave it.
@@ -108,9 +109,7 @@ def target_folder(pair: Pair) -> pathlib.Path:
 
 
 def at_hand(pair: Pair) -> bool:
-    """Returns whether its target can be loaded without a download: a folder of its name here, a package's file, or the
-    hub's cache.
-    """
+    """Returns whether its target loads without a download: from a folder here, a package, or the hub's cache."""
     carried = CARRIED.get(pair.name)
     if pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None):
         return True

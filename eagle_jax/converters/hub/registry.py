@@ -46,9 +46,7 @@ class Carried:
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """Returns the file in the installed package, or as it was downloaded before; None if it is not here or has another
-    size.
-    """
+    """Returns the file, installed or downloaded before; None if it is not here or has another size."""
     return next((path for path in _places(carried) if path.is_file() and path.stat().st_size == carried.size), None)
 
 

@@ -32,9 +32,7 @@ class Count:
         return Count(self.matrices + other.matrices, self.rest + other.rest, self.output + other.output)
 
     def bytes(self, kind: str) -> float:
-        """Returns the memory for the weights when matrices are held in `kind` (see `BYTES`) and the rest in
-        bfloat16.
-        """
+        """Returns the memory of the weights, with matrices in `kind` (see `BYTES`) and the rest in bfloat16."""
         return self.matrices * BYTES[kind] + self.output * OF_OUTPUT[kind] + self.rest * BYTES["bf16"]
 
 

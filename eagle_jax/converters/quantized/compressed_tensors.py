@@ -63,7 +63,7 @@ def _settings(entries: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
-    """Yields every weight with a scale, whatever its format."""
+    """Yields every weight with a scale, of any of the formats."""
     block, every = _block(entries), _settings(entries)
     # What every weight must have; where groups differ, their tensors decide.
     has_zeros = bool(every) and not any(weights.get("symmetric", True) for weights in every)

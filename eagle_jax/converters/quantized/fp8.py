@@ -2,7 +2,7 @@
 
 X.weight  [out, in] float8_e4m3fn       X.weight_scale_inv  [out / 128, in / 128] rounded up, float32
 
-Others call the scale X.weight_scale. Whatever its name, W = w * scale. `scale_fmt: ue8m0` has powers of two as scales,
+Others call the scale X.weight_scale. By either name, W = w * scale. `scale_fmt: ue8m0` has powers of two as scales,
 in one byte or in float32. Activations are asked for in 8 bits, with X.input_scale where their scale is fixed.
 """
 
@@ -33,17 +33,17 @@ def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str,
             yield f"{module}.weight", scaled(tensors, module, block)
 
 
-def block_of(entries: Any) -> tuple[int, int] | None:
+def block_of(value: Any) -> tuple[int, int] | None:
     """Returns a block size `[outputs, inputs]` out of a config; None if it states none.
 
     Raises:
         ValueError: it is no pair of sizes.
     """
-    if entries is None:
+    if value is None:
         return None
-    if not isinstance(entries, list | tuple) or [type(size) for size in entries] != [int, int] or min(entries) < 1:
-        raise ValueError(f"blocks of {TITLE} weights are {entries!r}; expected two sizes, as [128, 128], or null")
-    return entries[0], entries[1]
+    if not isinstance(value, list | tuple) or [type(size) for size in value] != [int, int] or min(value) < 1:
+        raise ValueError(f"blocks of {TITLE} weights are {value!r}; expected two sizes, as [128, 128], or null")
+    return value[0], value[1]
 
 
 def scaled(tensors: RawTensors, module: str, block: tuple[int, int] | None) -> StoredWeight:

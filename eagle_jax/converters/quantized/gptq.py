@@ -44,9 +44,7 @@ def find(tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def settings_of(module: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entries for a module: those of the first pattern of `dynamic` that it begins with replace the
-    others.
-    """
+    """Returns a module's entries: those of the first pattern in `dynamic` that its name begins with replace others."""
     for pattern, changes in table(entries.get("dynamic")).items():
         if not pattern.startswith("-:") and begins(pattern.removeprefix("+:"), module):
             return {**entries, **table(changes)}

@@ -59,8 +59,8 @@ def grid_of(name: str, weight: TensorInfo, scale: TensorInfo, block: tuple[int, 
         return ScaleGrid((out, size), *block)
     if len(shape) == 2 and shape[0] == out and shape[1] and size % shape[1] == 0:
         return ScaleGrid((out, size), 1, size // shape[1])
-    entries = "no block size" if block is None else f"blocks of {block[0]} x {block[1]}"
+    statement = "no block size" if block is None else f"blocks of {block[0]} x {block[1]}"
     raise ValueError(
         f"tensor {name} in {scale.file} has scales {list(scale.shape)} for a weight {list(weight.shape)}, and the "
-        f"config states {entries}; expected one for the tensor, for each output, or for each block"
+        f"config states {statement}; expected one for the tensor, for each output, or for each block"
     )

@@ -71,7 +71,7 @@ def begins(pattern: str, module: str) -> bool:
     """Returns whether a module's name begins with what a regular expression describes.
 
     Raises:
-        ValueError: it is not valid.
+        ValueError: the expression is not valid.
     """
     try:
         return re.match(pattern, module) is not None
@@ -104,8 +104,9 @@ def stated_in(entries: Mapping[str, Any]) -> Statement | None:
 
 
 def stated_by(folder: pathlib.Path) -> Statement | None:
-    """Returns the quantization that a folder states, in `config.json` or in one of `SIDE_FILES`; files that are no JSON
-    state nothing here.
+    """Returns the quantization that a folder states, in `config.json` or one of `SIDE_FILES`; None if it states none.
+
+    Files that are not JSON are passed over here.
     """
     if not folder.is_dir():
         return None

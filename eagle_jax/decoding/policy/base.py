@@ -78,9 +78,7 @@ def worth(edges: Float[Array, "b *nodes"], depth: int, calibration: Calibration 
 
 
 def best(scores: Scores | Float[Array, "*rows v"], count: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """Returns the `count` best scores of each row, best first, and their tokens; of equal scores the lower token is
-    first.
-    """
+    """Returns the `count` best scores of each row, best first, and their tokens; ties go to the lower token."""
     if count > scores.shape[-1]:
         raise ValueError(
             f"the tree asks for the {count} best tokens below a node, but the vocabulary has {scores.shape[-1]}; "

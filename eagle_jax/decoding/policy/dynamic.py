@@ -83,7 +83,7 @@ class DynamicTree(TreePolicy):
 
     @staticmethod
     def chain(nodes: int, least: float = 0.0) -> "DynamicTree":
-        """Returns the best token, the best below it, and so on: `nodes` at most, root included."""
+        """Makes the policy that drafts a chain of the best tokens: `nodes` at most, root included."""
         return DynamicTree(nodes, nodes - 2, 1, least=least)
 
     @property
@@ -177,7 +177,7 @@ def num_candidates(depth_steps: int, top_k: int, beam: int | None = None) -> int
 
 
 def _frontiers(depth_steps: int, top_k: int, beam: int | None) -> tuple[int, ...]:
-    """Returns the rows of the frontiers: as many as a beam lets through of the level's candidates."""
+    """Returns the number of rows of each frontier: as many of the level's candidates as a beam lets through."""
     sizes, candidates = [], top_k
     for _ in range(depth_steps):
         sizes.append(min(top_k if beam is None else beam, candidates))

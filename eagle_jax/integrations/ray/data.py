@@ -120,9 +120,7 @@ class _Answering:
 
 
 def line_of(row: Mapping[str, Any], column: str | None) -> Line:
-    """Returns the line of a batch job that a row is, numbered so that its seed does not depend on where or when it is
-    read.
-    """
+    """Returns a row as a line of a batch job, with a number that does not depend on where or when the row is read."""
     if column is None:
         content = json.dumps(_stated(row), default=_json).encode()
     else:

@@ -23,8 +23,7 @@ def deployment(
     server: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> serve.Application:
-    """Returns an application for `ray.serve.run`: each replica holds an engine, and answers all that `eagle-jax serve`
-    answers.
+    """Makes an application for `ray.serve.run`: each replica holds an engine, and answers what `eagle-jax serve` does.
 
     A replica is healthy while its engine takes requests; one that is not is replaced. When Ray stops one it gets no
     more requests and ends those that it has, for `limits.drain_seconds` at most. Prefixes of prompts are kept in each

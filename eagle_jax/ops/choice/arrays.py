@@ -15,7 +15,7 @@ USED = 8  # one of so many slots is used
 
 
 def arrays_for(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the arrays of these shapes; weights as they are before they are packed."""
+    """Makes arrays of these shapes; weights are not packed yet."""
     rng = np.random.default_rng(0)
     slots = max((leaf.shape[2] for leaf in jax.tree.leaves(args) if len(leaf.shape) == 4), default=1)
 
@@ -44,7 +44,7 @@ def _array(path: str, leaf: Any, slots: int, rng: np.random.Generator) -> jax.Ar
 
 
 def _quantized(leaf: QuantArray, rng: np.random.Generator) -> QuantArray:
-    """Computes codes over their whole range, scales that make of them numbers of a usual size."""
+    """Makes a weight with codes over their whole range, and scales that give its values a usual size."""
     bits = leaf.bits
 
     def codes(part: Any) -> jax.Array:

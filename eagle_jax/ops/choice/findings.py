@@ -46,9 +46,7 @@ class Finding:
 
 @functools.cache
 def device() -> str:
-    """Returns the key of findings: the device's kind and the versions of what compiles for it; of CPUs the
-    instructions.
-    """
+    """Returns the key of findings: the device's kind and its compilers' versions; for CPUs, the instructions."""
     first = jax.devices()[0]
     kind = f"cpu {processor()}" if first.platform == "cpu" else f"{first.platform} {first.device_kind}"
     return f"{kind}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"

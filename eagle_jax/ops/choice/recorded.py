@@ -1,4 +1,4 @@
-"""The calls of operations that a function makes, found by tracing it: the model's own shapes, whatever its family."""
+"""The calls of operations that a function makes, found by tracing it: a model's own shapes, for any family."""
 
 import contextlib
 import contextvars
@@ -28,7 +28,7 @@ def recorder() -> list[Call] | None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Call]]:
-    """Computes what is traced inside by references, and adds each call to the list."""
+    """Computes what is traced inside by references, and adds each call to the yielded list."""
     calls: list[Call] = []
     token = _calls.set(calls)
     try:

@@ -1,6 +1,6 @@
 """One candidate for one class of calls: run, compared with the reference, timed, and given up after a time.
 
-Before it is run it is written down as one that ended the process. Whatever it does, what is on disk is true: a process
+Before it is run it is written down as one that ended the process. So what is on disk is always true: a process
 that it hung or killed has left the refusal, and the next one does not try it.
 """
 
@@ -47,7 +47,7 @@ def within(seconds: float, run: Callable[[], T]) -> T:
     def body() -> None:
         try:
             outcome.append((run(), None))
-        except BaseException as error:  # whatever it raises is reported
+        except BaseException as error:  # all that it raises is reported
             outcome.append((None, error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)
@@ -156,9 +156,7 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
 
 
 def _error(output: Any, reference: Any) -> float:
-    """Returns the largest deviation as a part of the largest number; infinite where indices differ or one is no
-    number.
-    """
+    """Returns the largest deviation relative to the largest number; infinite where indices differ or one is NaN."""
     worst = 0.0
     for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(reference), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:

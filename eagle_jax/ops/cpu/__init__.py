@@ -2,7 +2,7 @@
 
 XLA:CPU packs the weight of every product anew, which takes longer than a product of few rows, and starts some twenty
 small operations for attention. Here weights are packed once (`panels`), and a block of a layer is one operation. The
-result of a row has the same bits whatever other rows are computed with it: where all of a model runs here, a token's
+result of a row does not depend on the other rows, bit for bit: where all of a model runs here, a token's
 logits are the same in any tree and batch.
 
     code                llvmlite: pointers, loops, vectors of 16 elements, compilation

@@ -142,7 +142,7 @@ def store_sums(builder: ir.IRBuilder, y: ir.Value, column_bytes: int, row: ir.Va
 
 
 def _left(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
-    """Returns words after tiles of 16."""
+    """Returns the number of words that are left after tiles of 16."""
     return builder.and_(words, i64(TILE - 1))
 
 

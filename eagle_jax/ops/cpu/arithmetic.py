@@ -148,9 +148,7 @@ class BFloat16Arithmetic:
         return self._factors(builder, splat(builder, word))
 
     def _factors(self, builder: ir.IRBuilder, words: ir.Value) -> Factors:
-        """Returns the words themselves where the CPU multiplies bfloat16 pairs; else both halves, widened to
-        float32.
-        """
+        """Returns the words where the CPU multiplies bfloat16 pairs; else both halves, widened to float32."""
         if BF16_DOT in features():
             return [builder.bitcast(words, PAIRS)]
         low, high = builder.shl(words, integers(16)), builder.and_(words, integers(-(2**16)))

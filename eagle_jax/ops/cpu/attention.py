@@ -20,7 +20,7 @@ NAME, WINDOWED = "eagle_jax_attention", "eagle_jax_attention_windowed"
 
 
 def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Returns the attention of each row over the keys it attends to.
+    """Computes the attention of each row over the keys it attends to.
 
     Raises:
         NotImplementedError: the case is not supported.
@@ -43,7 +43,7 @@ def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def _compact(case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Returns the queries of nodes that are not padding first: row `g count + i` is query g at node i."""
+    """Puts the queries of nodes that are not padding first: row `g count + i` is query g at node i."""
     if case.count is None:
         return case.q
     count, row = jnp.maximum(case.count, 1)[:, None], jnp.arange(case.q.shape[2], dtype=jnp.int32)[None]

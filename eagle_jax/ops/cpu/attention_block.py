@@ -30,7 +30,7 @@ def attention_block(
     arguments: AttentionArguments,
     factor: float,
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """Returns the block for rows of float32, and the keys and values of these rows; zeros for rows of padding.
+    """Computes the block for rows of float32, and the keys and values of these rows; zeros for rows of padding.
 
     Args:
         eps: of the norm.

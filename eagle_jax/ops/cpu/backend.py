@@ -103,9 +103,7 @@ def attention_block(
     scale: float,
     softcap: float | None,
 ) -> tuple[Float[Array, "b n h"], KV]:
-    """Computes the block in one operation, for packed weights without biases and one norm, the one before the
-    projections.
-    """
+    """Computes the block in one operation, for packed weights without biases and one norm, before the projections."""
     if softcap is not None or inputs.first is not None or not is_first("cpu", "tree_attention"):
         raise NotImplementedError("it has no softcap and no sliding window, and its own tree_attention")
     if weights.q_norm is not None or weights.post_norm is not None:
@@ -150,9 +148,7 @@ def _fits_attention(
 
 
 def mlp_block(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
-    """Computes the block in one operation, for SiLU, packed weights without biases and one norm, the one before the
-    MLP.
-    """
+    """Computes the block in one operation, for SiLU, packed weights without biases and one norm, before the MLP."""
     norm = weights.norm
     if weights.gelu or weights.post_norm is not None or norm is None or norm.plus_one:
         raise NotImplementedError("it has SiLU and one norm")

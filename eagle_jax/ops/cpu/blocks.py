@@ -110,9 +110,7 @@ class KeyMask:
     def allows(
         self, builder: ir.IRBuilder, node: ir.Value, start: ir.Value, group: ir.Value, count: ir.Value
     ) -> ir.Value:
-        """Returns 16 bits: which keys of a group one node attends to, in a block of `count` keys from slot `start`
-        on.
-        """
+        """Returns 16 bits: which keys of a group one node attends to, in a block of `count` keys from `start`."""
         first = builder.mul(group, i64(LANES))
         keys = builder.add(_slots(builder, first), ir.Constant(INTEGERS, list(range(LANES))))
         visible = builder.icmp_unsigned("<", keys, _slots(builder, count))
@@ -246,8 +244,7 @@ def _to_weights(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, maxim
 def cached_head(
     builder: ir.IRBuilder, index: ir.Value, cache_rows: ir.Value, num_rows: ir.Value, heads: ir.Value
 ) -> ir.Value:
-    """Returns where kv head `index % heads` of request `index // heads` lies among the kv heads of a cache of
-    `num_rows` rows.
+    """Returns the place of kv head `index % heads` of request `index // heads` among those of `num_rows` cache rows.
 
     Args:
         cache_rows: address of the requests' rows.

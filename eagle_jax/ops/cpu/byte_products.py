@@ -116,9 +116,7 @@ def byte_products(small: bool) -> ByteProducts | None:
 
 
 def in_registers(builder: ir.IRBuilder, size: int, instruction: Instruction, *vectors: ir.Value) -> ir.Value:
-    """Returns a vector of what `instruction` makes of the registers of `size` bytes that vectors of 64 bytes consist
-    of.
-    """
+    """Applies `instruction` to each register of `size` bytes of vectors of 64 bytes, and joins the results."""
     results = [
         instruction(*(_part(builder, vector, register, VECTOR // size) for vector in vectors))
         for register in range(VECTOR // size)

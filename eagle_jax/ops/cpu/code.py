@@ -178,9 +178,7 @@ def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
 
 
 def internal_function(module: ir.Module, name: str, kinds: list[ir.Type]) -> ir.Function:
-    """Returns a new internal function without a result. It is not inlined, so that each can be profiled and read
-    alone.
-    """
+    """Adds an internal function without a result, which is not inlined: so each can be profiled and read alone."""
     function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -195,16 +193,13 @@ def _start() -> None:
 
 @functools.cache
 def features() -> frozenset[str]:
-    """Returns the instruction sets of this CPU, by LLVM's names, but those of `WITHOUT`; empty if LLVM does not
-    know.
-    """
+    """Returns this CPU's instruction sets, by LLVM's names, but those of `WITHOUT`; empty if LLVM detects none."""
     return frozenset(name for name, has in _host_features().items() if has)
 
 
 @functools.cache
 def _host_features() -> dict[str, bool]:
-    """Returns every instruction set of this architecture, by LLVM's name, and whether this CPU has it and it may be
-    used.
+    """Returns whether this CPU has each instruction set of its architecture, by LLVM's name, and it may be used.
 
     Raises:
         ValueError: `WITHOUT` names an unknown one.

@@ -102,9 +102,7 @@ def _number(text: str, pattern: str) -> int | None:
 
 
 def _layouts(text: str) -> dict[str, Layout]:
-    """Returns the layout of each struct of a header without comments; of structs with fields of unknown types, their
-    start.
-    """
+    """Returns the layout of each struct of a header without comments, up to its first field of an unknown type."""
     enums = re.findall(r"typedef enum \{[^}]*\} (\w+);", text)
     flags = re.findall(r"typedef uint32_t (\w+);", text)
     scalars = _SCALARS | {"pointer": 8} | dict.fromkeys([*enums, *flags], 4)

@@ -35,8 +35,7 @@ def exp2(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
 
 
 def scaled_exp(builder: ir.IRBuilder, x: ir.Value, top: ir.Value) -> ir.Value:
-    """Computes `exp(x) / 2**top`, for `binary_exponent(x) <= top`: a Taylor series of the remainder, times a power of
-    two.
+    """Computes `exp(x) / 2**top`, for `binary_exponent(x) <= top`: a Taylor series times a power of two.
 
     Another `top` gives the same mantissa bits with another exponent.
     """

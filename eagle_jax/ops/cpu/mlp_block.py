@@ -44,7 +44,7 @@ MAX_WIDTH = 64  # outputs of a panel
 def mlp_block(
     x: Float[Array, "r h"], eps: float, weights: PackedMLP, inner: int, num_valid: Int[Array, ""]
 ) -> Float[Array, "r h"]:
-    """Returns the block for rows of float32; zeros for rows of padding.
+    """Computes the block for rows of float32; zeros for rows of padding.
 
     Args:
         eps: of the norm.

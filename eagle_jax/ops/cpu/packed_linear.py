@@ -110,7 +110,7 @@ class Weight(NamedTuple):
         return Weight(buffer.data, buffer.size(0), buffer.size(1), builder.udiv(row_address, i64(VECTOR)))
 
     def width(self, builder: ir.IRBuilder) -> ir.Value:
-        """Returns the bytes of one row's outputs of a panel."""
+        """Returns the size in bytes of one row's outputs of a panel."""
         return builder.mul(self.columns, i64(VECTOR))
 
     def vectors(self, builder: ir.IRBuilder) -> ir.Value:

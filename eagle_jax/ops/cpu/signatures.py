@@ -28,7 +28,7 @@ class Buffer:
     dims: tuple[ir.Value, ...]
 
     def size(self, axis: int) -> ir.Value:
-        """Returns its length along an axis."""
+        """Returns the length along an axis."""
         return self.dims[axis]
 
 
@@ -75,7 +75,7 @@ class Checks:
             self.message = builder.phi(POINTER)
 
     def buffers(self, frame: ir.Value, signature: Signature) -> tuple[list[Buffer], list[Buffer]]:
-        """Returns arguments and results, all checks after them."""
+        """Returns the arguments and results, after all checks."""
         lengths: dict[str, ir.Value] = {}
         kinds = (
             ("argument", ARGS | {"list": FRAME["args"], "buffers": ARGS["args"]}, signature.arguments),

@@ -15,9 +15,7 @@ SYMBOL_TABLE_SECTION, SYMBOL_TABLE_COMMAND = 2, 2  # SHT_SYMTAB, LC_SYMTAB
 
 
 def unresolved(data: bytes) -> list[str]:
-    """Returns undefined names of an object that this process has not; those that Python alone finds are made known
-    to LLVM.
-    """
+    """Returns an object's undefined names that this process lacks; LLVM is told of those that Python alone finds."""
     return [name for name in undefined(data) if not _resolve(name)]
 
 

@@ -109,7 +109,7 @@ def _num_helpers(call: Call, tasks: ir.Value, work: ir.Value) -> tuple[ir.Value,
 
 
 def _runner(call: Call, name: str, values: Sequence[ir.Value], tree: Any, phase: Phase) -> ir.Function:
-    """Returns the function `run(context, index)`, which runs one task."""
+    """Builds the function `run(context, index)`, which runs one task."""
     run = internal_function(call.module, name, [POINTER, I64])
     context, index = run.args
     builder = ir.IRBuilder(run.append_basic_block("entry"))
@@ -120,9 +120,7 @@ def _runner(call: Call, name: str, values: Sequence[ir.Value], tree: Any, phase:
 
 
 def _worker_function(module: ir.Module) -> ir.Function:
-    """Returns the function `work(job, share)`: runs the tasks of this share in every phase, and steals from late
-    shares.
-    """
+    """Builds the function `work(job, share)`: runs the share's tasks of every phase, and steals from late shares."""
     name = "eagle_jax_work"
     if name in module.globals:
         return module.globals[name]
@@ -216,7 +214,7 @@ def _schedule_helpers(call: Call, job: ir.Value, helpers: ir.Value) -> None:
 
 
 def _helper_function(module: ir.Module) -> ir.Function:
-    """Returns the function `help(job)` that XLA's pool runs: joins the job, then waits for further ones.
+    """Builds the function `help(job)` that XLA's pool runs: joins the job, then waits for further ones.
 
     XLA may run it in the calling thread; then it returns at once.
     """

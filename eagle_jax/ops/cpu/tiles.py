@@ -2,8 +2,8 @@
 
     y[row, column, 0..15]  =  sum over steps of  x[row, step] * w[column, step, 0..15]
 
-Every output is accumulated in the order of the steps, whatever else a tile computes, so the result of a row does not
-depend on other rows.
+Every output is accumulated in the order of the steps, regardless of what else a tile computes, so the result of a row
+does not depend on other rows.
 """
 
 import contextlib

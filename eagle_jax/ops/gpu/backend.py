@@ -23,7 +23,7 @@ def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """Returns the product of few rows with weights of 4 bits in groups."""
+    """Computes the product of few rows with weights of 4 bits in groups."""
     del num_valid
     if (reason := _refusal()) is not None:
         raise NotImplementedError(reason)

@@ -29,9 +29,7 @@ ZERO = 2**23 + 8  # what code 0 becomes there
 
 
 def refusal(outputs: int, inputs: int, groups: int) -> str | None:
-    """Returns why a weight `[outputs, inputs]` with this number of groups is not supported; None if it comes apart
-    into whole blocks.
-    """
+    """Returns why a weight of these sizes is not supported; None if it divides into whole blocks."""
     if outputs % WIDE or inputs % INPUTS:
         return f"a weight of {outputs} x {inputs} does not come apart into blocks of {WIDE} x {INPUTS}"
     group = inputs // groups

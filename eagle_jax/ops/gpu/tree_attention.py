@@ -25,7 +25,7 @@ SPAN, SPANS = 512, 16  # fewest slots of a program, and most programs along the 
 
 
 def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r c"]:
-    """Returns the average over all that each row sees.
+    """Computes the average over all that each row sees.
 
     Args:
         interpret: run in Pallas's interpreter.

@@ -31,7 +31,7 @@ LEAST = 8  # fresh rows: Mosaic makes no product with a single one
 
 
 def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
-    """Returns the average over all that each row sees.
+    """Computes the average over all that each row sees.
 
     Args:
         interpret: run in Pallas's interpreter; None does so where there is no TPU.
@@ -220,7 +220,7 @@ def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
 
 
 def _pad(array: Array, axis: int, size: int) -> Array:
-    """Returns zeros after the end. Rows of padding see nothing, and what they give is dropped."""
+    """Appends zeros. Rows of padding see nothing, and their results are dropped."""
     if array.shape[axis] == size:
         return array
     return jnp.pad(array, [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])

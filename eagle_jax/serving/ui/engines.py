@@ -41,7 +41,7 @@ class Engines:
         self._making = asyncio.Lock()
 
     def method(self, drafter: str, tree: Tree) -> DraftMethod:
-        """Returns the same method for everything that means it.
+        """Returns the one value that stands for a method in all its spellings.
 
         Raises:
             Refused: there is no such method for this model, or its trees are too large.
@@ -68,7 +68,7 @@ class Engines:
 
     @contextlib.asynccontextmanager
     async def using(self, method: DraftMethod) -> AsyncIterator[Engine]:
-        """Holds the engine of one method, which stays at least as long as the block.
+        """Yields the engine of one method, which is not closed while the block runs.
 
         Raises:
             Refused: there is no room for another engine.
@@ -122,7 +122,7 @@ class Engines:
         raise MemoryError(f"the memory does not hold another engine for {method.drafter}")
 
     async def _make_room(self) -> bool:
-        """Closes the engine that was used longest ago and is not in use; False if there is none."""
+        """Closes the engine that was used longest ago and is not in use; returns False if there is none."""
         for method in self._engines:
             if not self._users.get(method):
                 await asyncio.to_thread(self._engines.pop(method).close)

@@ -26,7 +26,7 @@ class Lane:
         self.result: Result | None = None
 
     def go(self) -> Iterator[dict[str, Any]]:
-        """Advances by one step and yields its event."""
+        """Advances by one step and yields its events."""
         chunk: Chunk = next(self._chunks)
         self.seconds, self.result = chunk.seconds, chunk.result
         if chunk.token_ids:
@@ -62,9 +62,7 @@ def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) 
 
 
 def verdict(plain: Result, drafted: Result) -> dict[str, Any]:
-    """Returns whether the two are the same token for token, how far they are, and how many times as fast the draft made
-    it.
-    """
+    """Returns whether the two have the same tokens, how far they agree, and how much faster the draft made it."""
     pairs = zip(plain.token_ids, drafted.token_ids)
     seconds = plain.stats.decode_seconds, drafted.stats.decode_seconds
     return {

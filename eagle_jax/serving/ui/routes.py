@@ -25,7 +25,7 @@ from eagle_jax.serving.ui.step_events import StepEvents, summary
 
 FILES = importlib.resources.files("eagle_jax.serving.ui") / "files"
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-# Nothing is loaded from elsewhere and nothing within the page's text is run, whatever a model may write.
+# Nothing is loaded from elsewhere and nothing that a model writes into the page's text is run.
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -148,7 +148,7 @@ class Page:
 
 
 class _Holding(EventStream):
-    """A stream that gives a lock back when it is over, also where nobody read any of it."""
+    """A stream that gives a lock back when it is over, also if none of it was read."""
 
     def __init__(self, lock: asyncio.Lock, events: AsyncIterator[bytes], seconds: float):
         super().__init__(events, [], seconds)

@@ -33,8 +33,10 @@ class StepEvents:
         self._answer = None if reasoning is None else ChatAnswer(tokenizer, "", prompt=prompt, reasoning=reasoning)
 
     def event(self, chunk: Chunk) -> dict[str, Any]:
-        """Returns the event of one step. All but the last of its tokens were guessed; the last is the model's own,
-        unless the answer ends there and a further guess was right.
+        """Returns the event of one step.
+
+        All but the last of its tokens were guessed; the last is the model's own, unless the answer ends there and a
+        further guess was right.
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
@@ -92,9 +94,7 @@ def _number(value: float) -> float | None:
 
 
 def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
-    """Returns a step's tree without the nodes that are no guesses; nothing is drawn where an answer ends with a
-    guess.
-    """
+    """Returns a step's tree without nodes that are no guesses, and no drawn token if the answer ends with a guess."""
     valid_nodes = [node for node, valid in enumerate(step.valid) if valid]
     place = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
     last = step.accepted[-1]
