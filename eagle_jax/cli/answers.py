@@ -2,18 +2,15 @@
 
 from typing import Annotated, Any
 
-import typer
-
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, write
 
 Thinking = Annotated[
     bool | None,
-    typer.Option(
+    options.model_option(
         "--thinking/--no-thinking",
         help="Have the model reason before it answers, or not, where its chat template can be told so.",
-        rich_help_panel=options.MODEL,
     ),
 ]
 

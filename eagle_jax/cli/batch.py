@@ -1,5 +1,6 @@
 """`eagle-jax batch`: files of prompts in, a file of answers out."""
 
+import dataclasses
 import math
 import pathlib
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import err, load, one_sentence, out
+from eagle_jax.cli.console import err, one_sentence, out
 from eagle_jax.cli.meter import meter
 
 Files = Annotated[
@@ -21,54 +22,28 @@ Files = Annotated[
 @one_sentence
 def batch(
     files: Files,
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
-    chat_template: options.ChatTemplate = None,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    seed: options.Seed = 0,
+    pair: options.ChatModelOptions = options.ChatModelOptions(),
+    sampling: options.SamplingOptions = options.SamplingOptions(),
     stop: options.Stop = None,
     settings: options.Set = None,
-    drafter: options.Drafter = "auto",
-    tree: options.Tree = "auto",
-    draft_model: options.DraftModel = None,
-    datastore: options.Datastore = None,
+    drafting: options.DraftingOptions = options.DraftingOptions(),
     batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", min=1, help="Answers decoded together.", rich_help_panel=options.DRAFTING),
+        int | None, options.drafting_option("--batch-size", min=1, help="Answers decoded together.")
     ] = None,
-    token_ids: Annotated[
-        bool, typer.Option("--token-ids", help="Write the answers' tokens too.", rich_help_panel=options.OUTPUT)
-    ] = False,
+    token_ids: Annotated[bool, options.output_option("--token-ids", help="Write the answers' tokens too.")] = False,
     ignore_unknown: options.IgnoreUnknown = False,
     merge: Annotated[
-        bool,
-        typer.Option(
-            "--merge",
-            help="Make OUT.jsonl of parts that lie beside it, and answer nothing.",
-            rich_help_panel=options.HOSTS,
-        ),
+        bool, options.hosts_option("--merge", help="Make OUT.jsonl of parts that lie beside it, and answer nothing.")
     ] = False,
     processes: options.Processes = None,
     process: options.Process = None,
     coordinator: options.Coordinator = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds to wait for the others.", rich_help_panel=options.HOSTS)
-    ] = 300.0,
+    timeout: Annotated[float, options.hosts_option("--timeout", min=1, help="Seconds to wait for the others.")] = 300.0,
     one_model: Annotated[
         bool,
-        typer.Option(
+        options.hosts_option(
             "--one-model",
             help="One model over the devices of all processes, which work on the same rows; needs --coordinator.",
-            rich_help_panel=options.HOSTS,
         ),
     ] = False,
 ) -> None:
@@ -94,50 +69,28 @@ def batch(
     *inputs, output = files
     if not inputs:
         raise ValueError(f"only {output} was given; expected IN.jsonl... and then OUT.jsonl")
-    sharding = _mesh(mesh, coordinator, one_model)
+    pair = dataclasses.replace(pair, mesh=_mesh(pair.mesh, coordinator, one_model))
     host, hosts = _meet(coordinator, processes, process, timeout, one_model)
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
-    defaults = api.Defaults(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=tuple(stop or ()),
-        **parsing.parse_set(settings),
-    )
+    drafter = drafting.arguments
+    defaults = api.Defaults(**sampling.request, stop=tuple(stop or ()), **parsing.parse_set(settings))
     made_with = {
-        **api.fingerprints(target, head, draft=draft_model, datastore=datastore),
-        "dtype": api.dtype_name(dtype),
-        "quantize": quantize,
-        "drafter": drafter,
-        "tree": tree,
-        **({} if target_config is None else {"target_config": target_config}),
-        **({} if head_config is None else {"head_config": head_config}),
-        **({} if chat_template is None else {"chat_template": chat_template}),
+        **api.fingerprints(pair.target, pair.head, **drafting.sources),
+        "dtype": api.dtype_name(pair.dtype),
+        "quantize": pair.quantize,
+        "drafter": drafting.drafter,
+        "tree": drafting.tree,
+        **pair.given("target_config", "head_config", "chat_template"),
     }
-    how: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
     failed = 0
+    how: dict[str, Any] = dict(host=host, hosts=hosts, one_model=one_model)
     how |= dict(token_ids=token_ids, ignore_unknown=ignore_unknown)
     with api.Job(inputs, output, defaults=defaults, made_with=made_with, **how) as job:
         if job.complete:
             out.print(f"{output} is complete; nothing was left to do", markup=False)
         else:
-            model = load(
-                target,
-                head,
-                dtype,
-                target_config=target_config,
-                head_config=head_config,
-                quantize=quantize,
-                mesh=sharding,
-                chat_template=chat_template,
-                draft=draft_model,
-                datastore=datastore,
-            )
+            model = pair.load(**drafting.sources)
             with meter("Answering") as show:
-                tally = job.run(model, batch_size=batch_size, progress=show, **drafting)
+                tally = job.run(model, batch_size=batch_size, progress=show, **drafter)
             _report(output, tally, job.merge(), hosts)
             failed = tally.failed + tally.failed_before
     if coordinator is not None:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
-from eagle_jax.cli.report import as_dict, bench_table, differences, nothing_fits, spent_table, surroundings
+from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
+from eagle_jax.cli.report import as_dict, bench_table, differences, skipped_of, spent_table, surroundings
 from eagle_jax.evaluation import (
     EAGLE,
     OVERALL,
@@ -18,7 +18,6 @@ from eagle_jax.evaluation import (
     by_group,
     compare,
     read_questions,
-    too_long,
 )
 from eagle_jax.evaluation.results import left_out, repeated
 
@@ -30,20 +29,9 @@ def bench(
     ],
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
     repeats: options.Repeats = 1,
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
+    pair: options.ModelOptions = options.ModelOptions(),
     chat: options.Chat = None,
-    max_new_tokens: options.MaxNewTokens = 128,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    seed: options.Seed = 0,
+    sampling: options.SamplingOptions = options.SamplingOptions(max_new_tokens=128),
     tree: options.Tree = "auto",
     json_output: options.Json = False,
 ) -> None:
@@ -61,27 +49,20 @@ def bench(
     """
     selected = read_questions(questions, limit)
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=parsing.parse_tree(tree)))
-    model = load(
-        target, head, dtype, target_config=target_config, head_config=head_config, quantize=quantize, mesh=mesh
-    )
+    model = pair.load()
     if model.head is None:
         raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
-    prompter = Prompter(model, parsing.wants_chat(model, chat), max_new_tokens)
-    skipped = too_long(prompter, selected)
-    if len(skipped) == len(selected):
-        raise ValueError(nothing_fits(len(selected), prompter))
-    sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    prompter = Prompter(model, parsing.wants_chat(model, chat), sampling.max_new_tokens)
+    skipped = skipped_of(prompter, selected)
     conversations: dict[str, list[Conversation]] = {method.name: [] for method in methods}
     with counting("Asking") as progress:
-        for conversation in compare(prompter, selected, methods, repeats=repeats, progress=progress, **sampling):
+        for conversation in compare(prompter, selected, methods, repeats=repeats, progress=progress, **sampling.draws):
             conversations[conversation.method].append(conversation)
     groups = by_group(conversations, PLAIN.name, tasks=False)
     if json_output:
-        what = dict(target=target, head=head, dtype=model.dtype, quantize=quantize, mesh=mesh)
-        what["target_config"] = target_config
-        settings = dict(
-            questions=str(questions), repeats=repeats, max_new_tokens=max_new_tokens, tree=tree, **what, **sampling
-        )
+        settings = dict(questions=str(questions), repeats=repeats, tree=tree, **vars(pair), **sampling.request) | {
+            "dtype": model.dtype
+        }
         answers = {
             name: [dataclasses.asdict(conversation) for conversation in had] for name, had in conversations.items()
         }
@@ -93,6 +74,6 @@ def bench(
     out.print(spent_table({name: figures.spent for name, figures in groups[OVERALL].items()}))
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
     turns, plain = {str(question.id): len(question.turns) for question in selected}, conversations[PLAIN.name]
-    notes = left_out(len(selected), len(skipped), turns, plain, room=max_new_tokens, context=model.context)
+    notes = left_out(len(selected), len(skipped), turns, plain, room=sampling.max_new_tokens, context=model.context)
     for sentence in (*differences(conversations, PLAIN.name), *repeated(repeats), *notes):
         err.print(sentence, markup=False)

@@ -11,7 +11,7 @@ from eagle_jax import api
 from eagle_jax.api import encode
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.answers import AnswerWriter, Thinking, as_chat
-from eagle_jax.cli.console import err, load, one_sentence, out, stats_line, waiting, write
+from eagle_jax.cli.console import err, one_sentence, out, stats_line, waiting, write
 
 HELP = """\
 /clear   forget the conversation
@@ -52,27 +52,12 @@ class Conversation:
 @one_sentence
 def chat(
     system: Annotated[str | None, typer.Option("--system", help="A system message to begin with.")] = None,
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
-    chat_template: options.ChatTemplate = None,
+    pair: options.ChatModelOptions = options.ChatModelOptions(),
     thinking: Thinking = None,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    seed: options.Seed = 0,
+    sampling: options.SamplingOptions = options.SamplingOptions(),
     settings: options.Set = None,
     generation_config: options.GenerationConfig = False,
-    drafter: options.Drafter = "auto",
-    tree: options.Tree = "auto",
-    draft_model: options.DraftModel = None,
-    datastore: options.Datastore = None,
+    drafting: options.DraftingOptions = options.DraftingOptions(),
     max_tokens: options.MaxTokens = None,
     prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
 ) -> None:
@@ -86,28 +71,9 @@ def chat(
 
     - `eagle-jax chat --target llama-3.1-8b-instruct --temperature 0.7 --system "Answer in one sentence."`
     """
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
-    model = load(
-        target,
-        head,
-        dtype,
-        target_config=target_config,
-        head_config=head_config,
-        quantize=quantize,
-        mesh=mesh,
-        chat_template=chat_template,
-        draft=draft_model,
-        datastore=datastore,
-    )
-    request: dict[str, Any] = dict(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        **parsing.parse_set(settings),
-    )
+    drafter = drafting.arguments
+    model = pair.load(**drafting.sources)
+    request = sampling.request | parsing.parse_set(settings)
     if generation_config:
         request = parsing.recommended(model, request)
     if not getattr(model.tokenizer, "chat_template", None):
@@ -122,7 +88,7 @@ def chat(
         )
     with err.status("Compiling"):
         room: dict[str, Any] = dict(rows=1, max_tokens=max_tokens, prefix_cache_bytes=prefix_cache_bytes)
-        engine = api.Engine(model, steps=1, **room, **drafting)
+        engine = api.Engine(model, steps=1, **room, **drafter)
     try:
         _converse(engine, conversation, request)
     finally:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eagle_jax import api
 from eagle_jax.api import without_nan
-from eagle_jax.cli import parsing
+from eagle_jax.cli.signature import flat
 
 # Answers and tables go to stdout; messages about them go to stderr, so that a pipe carries only the text.
 out = Console(highlight=False, soft_wrap=True)
@@ -31,16 +31,18 @@ TRACEBACK = "EAGLE_JAX_TRACEBACK"
 
 
 def one_sentence(command: Command) -> Command:
-    """Turns what a user can get wrong into one sentence on stderr and exit code 2.
+    """Makes a function a command: parameters that are dataclasses become options, one for each of their fields.
 
-    Wrong values, wrong files and missing extras raise ValueError, TypeError, OSError and ImportError. With
-    EAGLE_JAX_TRACEBACK=1 in the environment they keep their traceback.
+    What a user can get wrong becomes one sentence on stderr and exit code 2. Wrong values, wrong files and missing
+    extras raise ValueError, TypeError, OSError and ImportError. With EAGLE_JAX_TRACEBACK=1 in the environment they keep
+    their traceback.
     """
+    signature, arguments = flat(command)
 
     @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(**values: Any) -> None:
         try:
-            command(*args, **kwargs)
+            command(**arguments(values))
         except BrokenPipeError:
             raise
         except (ValueError, TypeError, OSError, ImportError) as error:
@@ -49,7 +51,9 @@ def one_sentence(command: Command) -> Command:
             err.print(f"eagle-jax: {sentence(error)}", markup=False)
             raise typer.Exit(2) from None
 
-    return run  # type: ignore[return-value]  # functools.wraps keeps the signature that typer reads
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    return run  # type: ignore[return-value]  # to callers the command is as it was
 
 
 def sentence(error: Exception) -> str:
@@ -73,27 +77,6 @@ def writing(folder: str, what: str) -> Iterator[pathlib.Path]:
             yield pathlib.Path(folder)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def load(
-    target: str | None,
-    head: str | None,
-    dtype: str | None,
-    *,
-    target_config: str | None = None,
-    head_config: str | None = None,
-    **more: Any,
-) -> api.Model:
-    """Calls `api.load` with a spinner that says what is being loaded; of `more`, what is not None is passed on.
-
-    `target_config` and `head_config` are JSON objects, as `--target-config` takes one.
-    """
-    for name, entries in (("target_config", target_config), ("head_config", head_config)):
-        if entries is not None:
-            more[name] = parsing.parse_entries(entries, f"--{name.replace('_', '-')}")
-    target = api.default_target(head) if target is None else target  # before the spinner: it may show a download
-    with err.status(f"Loading {target}"):
-        return api.load(target, head, dtype=dtype, **{name: path for name, path in more.items() if path is not None})
 
 
 def took(what: str, since: float) -> float:

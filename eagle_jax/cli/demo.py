@@ -8,7 +8,8 @@ import typer
 
 import eagle_jax
 from eagle_jax import api
-from eagle_jax.cli.console import load, one_sentence, out, write
+from eagle_jax.cli import options
+from eagle_jax.cli.console import one_sentence, out, write
 
 CHATS = (
     "How do I make a cup of tea?",
@@ -56,7 +57,7 @@ def demo(
     - `eagle-jax demo --toy`
     """
     name = TOY if toy else api.default_target()
-    model = load(name, None, None)  # before anything asks for devices: it chooses how JAX starts
+    model = options.ModelOptions(target=name).load()  # before anything asks for devices: it chooses how JAX starts
     device = jax.devices()[0]
     out.print(f"[bold]eagle_jax {eagle_jax.__version__}[/bold] on {device.device_kind} ({device.platform})")
     out.print(_about(name, model))

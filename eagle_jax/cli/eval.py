@@ -1,5 +1,6 @@
 """`eagle-jax eval`: several methods on a file of questions, the report of a run, and two runs' answers side by side."""
 
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -15,11 +16,11 @@ from typer.core import TyperGroup
 
 from eagle_jax import api
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
+from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files
 from eagle_jax.cli.eval_methods import parse_methods, refuse_idle, with_models
-from eagle_jax.cli.report import as_dict, differences, nothing_fits, rich_table, surroundings
-from eagle_jax.evaluation import Method, Prompter, Question, compare, read_questions, too_long
+from eagle_jax.cli.report import as_dict, differences, rich_table, skipped_of, surroundings
+from eagle_jax.evaluation import Method, Prompter, Question, compare, read_questions
 from eagle_jax.evaluation.comparison import first_prompt
 from eagle_jax.evaluation.page import render
 from eagle_jax.evaluation.results import Results, read_results
@@ -44,6 +45,14 @@ Run = Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="What `--out
 Line = Annotated[pathlib.Path, typer.Argument(metavar="FILE.jsonl", help="A file of answers of a run's folder.")]
 
 
+@dataclasses.dataclass(frozen=True)
+class Weights(options.ModelOptions):
+    """How the weights of the target and of all heads are read."""
+
+    target: str | None = dataclasses.field(default=None, init=False)
+    head: str | None = dataclasses.field(default=None, init=False)
+
+
 @evaluate.callback()
 def evaluation() -> None:
     """Ask the same questions under several methods, and see what each is worth.
@@ -60,12 +69,11 @@ def run(
     folder: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where answers and report go.")],
     methods: Annotated[
         str,
-        typer.Option(
+        options.drafting_option(
             "--methods",
             "-m",
             metavar="NAME[@HEAD][:TREE],...",
             help="Drafters, each with a tree if it takes one: plain,eagle:60,7,10,eagle:eagle1,prompt-lookup.",
-            rich_help_panel=options.DRAFTING,
         ),
     ] = "plain,eagle",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
@@ -76,28 +84,18 @@ def run(
     target: options.Target = None,
     heads: Annotated[
         list[str] | None,
-        typer.Option(
+        options.model_option(
             "--head",
             metavar="PATH|NAME",
             help="Folder or hub name of a head; again for others. A method takes the one behind its @ (eagle@HEAD), "
             "else the first that suits it. The target's own head is there anyway.",
-            rich_help_panel=options.MODEL,
         ),
     ] = None,
     draft: options.DraftModel = None,
     datastore: options.Datastore = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
+    weights: Weights = Weights(),
     chat: options.Chat = None,
-    max_new_tokens: options.MaxNewTokens = 128,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    seed: options.Seed = 0,
+    sampling: options.SamplingOptions = options.SamplingOptions(max_new_tokens=128),
 ) -> None:
     """Ask every question under every method, in one run, and report.
 
@@ -115,28 +113,24 @@ def run(
     parsed = parse_methods(methods)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; expected a folder, new or of a run to go on with")
+    head_config = weights.head_config
     changes = None if head_config is None else parsing.parse_entries(head_config, "--head-config")
     if changes is not None and not heads:
         raise ValueError("--head-config without a --head; name the heads whose config it changes")
     target = target or api.default_target(next(iter(heads or ()), None))
-    model = load(
-        target, None, dtype, target_config=target_config, quantize=quantize, mesh=mesh, draft=draft, datastore=datastore
-    )
-    others = {head: api.with_head(model, head, head_config=changes, quantize=quantize) for head in heads or ()}
+    model = weights.load(target=target, head_config=None, draft=draft, datastore=datastore)
+    others = {head: api.with_head(model, head, head_config=changes, quantize=weights.quantize) for head in heads or ()}
     suited = with_models(parsed, others, model)
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
     refuse_idle(chosen, others, draft, datastore)
-    prompter = Prompter(model, parsing.wants_chat(model, chat), max_new_tokens, cut)
-    skipped = too_long(prompter, selected)
-    if len(skipped) == len(selected):
-        raise ValueError(nothing_fits(len(selected), prompter))
-    sampling: dict[str, Any] = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    prompter = Prompter(model, parsing.wants_chat(model, chat), sampling.max_new_tokens, cut)
+    skipped = skipped_of(prompter, selected)
     settings = dict(
-        questions=_digest(selected), methods=shapes, target=target, target_config=target_config,
-        heads=heads or [], **({} if head_config is None else {"head_config": head_config}), draft=draft,
+        questions=_digest(selected), methods=shapes, target=target, target_config=weights.target_config,
+        heads=heads or [], **weights.given("head_config"), draft=draft,
         datastore=datastore, fingerprints=_fingerprints(target, heads or [], draft, datastore),
-        mesh=mesh, dtype=model.dtype, quantize=quantize, chat=prompter.chat, cut=cut,
-        max_new_tokens=max_new_tokens, sampling=sampling, repeats=repeats, **api.operation_settings(),
+        mesh=weights.mesh, dtype=model.dtype, quantize=weights.quantize, chat=prompter.chat, cut=cut,
+        max_new_tokens=sampling.max_new_tokens, sampling=sampling.draws, repeats=repeats, **api.operation_settings(),
     )  # fmt: skip
     turns = {question.id: len(question.turns) for question in selected}
     about: dict[str, Any] = dict(
@@ -144,7 +138,7 @@ def run(
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
     with alone(folder), _run_folder(folder, settings, about) as run:
-        _ask(run, prompter, selected, chosen, repeats, sampling)
+        _ask(run, prompter, selected, chosen, repeats, sampling.draws)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
     _show(results)

@@ -4,7 +4,8 @@ import pathlib
 from typing import Any
 
 from eagle_jax import api
-from eagle_jax.cli.console import err, load, out
+from eagle_jax.cli.console import err, out
+from eagle_jax.cli.options import ModelOptions
 from eagle_jax.evaluation import Conversation, divergence
 from eagle_jax.evaluation.store import RUN, Answers, read_answers, read_run
 
@@ -35,8 +36,9 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     for sentence in cut.values():
         out.print(sentence, markup=False)
     if uncut := [(one, other, place) for one, other, place in differing if one.id not in cut]:
-        how = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
-        model = load(target or settings.get("target"), None, dtype or settings.get("dtype"), **how)
+        how: dict[str, Any] = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
+        how |= dict(target=target or settings.get("target"), dtype=dtype or settings.get("dtype"))
+        model = ModelOptions(**how).load()
         for one, other, (turn, token) in uncut:
             out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
     longer = [pair for pair in pairs if len(pair[0].answers) != len(pair[1].answers) and not divergence(*pair)]

@@ -10,39 +10,22 @@ import typer
 from eagle_jax import api
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.answers import AnswerWriter, Thinking, as_chat
-from eagle_jax.cli.console import err, load, one_sentence, out, print_json, stats_line, waiting, write
+from eagle_jax.cli.console import err, one_sentence, out, print_json, stats_line, waiting, write
 
 
 @one_sentence
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; `-` or nothing reads it from stdin.")] = None,
     file: Annotated[pathlib.Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
-    chat_template: options.ChatTemplate = None,
+    pair: options.ChatModelOptions = options.ChatModelOptions(),
     chat: options.Chat = None,
     thinking: Thinking = None,
-    max_new_tokens: options.MaxNewTokens = 256,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    seed: options.Seed = 0,
-    num_samples: Annotated[
-        int, typer.Option("--num-samples", help="Answers to this prompt.", rich_help_panel=options.SAMPLING)
-    ] = 1,
+    sampling: options.SamplingOptions = options.SamplingOptions(),
+    num_samples: Annotated[int, options.sampling_option("--num-samples", help="Answers to this prompt.")] = 1,
     stop: options.Stop = None,
     settings: options.Set = None,
     generation_config: options.GenerationConfig = False,
-    drafter: options.Drafter = "auto",
-    tree: options.Tree = "auto",
-    draft_model: options.DraftModel = None,
-    datastore: options.Datastore = None,
+    drafting: options.DraftingOptions = options.DraftingOptions(),
     as_json: options.Json = False,
 ) -> None:
     """Answer one prompt, streaming the text as it is written.
@@ -60,32 +43,11 @@ def generate(
     - `cat prompt.txt | eagle-jax generate --target ./llama --head ./eagle --raw --json`
     """
     words = read_prompt(prompt, file)
-    drafting = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
-    model = load(
-        target,
-        head,
-        dtype,
-        target_config=target_config,
-        head_config=head_config,
-        quantize=quantize,
-        mesh=mesh,
-        chat_template=chat_template,
-        draft=draft_model,
-        datastore=datastore,
-    )
+    drafter = drafting.arguments
+    model = pair.load(**drafting.sources)
     is_chat = parsing.wants_chat(model, chat)
     question = as_chat([{"role": "user", "content": words}], thinking) if is_chat else words
-    request: dict[str, Any] = dict(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop or None,
-        **drafting,
-        **parsing.parse_set(settings),
-    )
+    request = {**sampling.request, "stop": stop or None, **drafter, **parsing.parse_set(settings)}
     if generation_config:
         request = parsing.recommended(model, request)
     if as_json or num_samples != 1:

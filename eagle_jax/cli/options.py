@@ -1,127 +1,70 @@
-"""Options that several commands share."""
+"""Options that several commands share, and those of them that go together."""
 
-from typing import Annotated, Literal
+import dataclasses
+import functools
+from typing import Annotated, Any, Literal
 
 import typer
 
 from eagle_jax import api
+from eagle_jax.cli import parsing
+from eagle_jax.cli.console import err
 
-MODEL, SAMPLING, DRAFTING = "Model", "Sampling", "Drafting"
-OUTPUT, HOSTS, MEMORY = "Output", "Hosts", "Memory"
+
+def panel(name: str) -> Any:
+    """Returns `typer.Option` for options of a panel of the help."""
+    return functools.partial(typer.Option, rich_help_panel=name)
+
+
+model_option, sampling_option, drafting_option = panel("Model"), panel("Sampling"), panel("Drafting")
+output_option, hosts_option, memory_option = panel("Output"), panel("Hosts"), panel("Memory")
 
 Target = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         "--target",
         "-t",
         metavar="PATH|NAME",
         help="Folder, .gguf file or hub name of the model, or a name that `eagle-jax models` lists; "
         "smollm2-135m-instruct by default, downloaded once. toy comes with the package.",
-        rich_help_panel=MODEL,
-    ),
-]
-Head = Annotated[
-    str | None,
-    typer.Option(
-        "--head",
-        metavar="PATH|NAME",
-        help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the toy's.",
-        rich_help_panel=MODEL,
     ),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
-    typer.Option(
-        "--dtype",
-        help="Type of the weights; as stored by default, but float32 on a CPU without bfloat16 instructions.",
-        rich_help_panel=MODEL,
-    ),
-]
-TargetConfig = Annotated[
-    str | None,
-    typer.Option(
-        "--target-config",
-        metavar="JSON",
-        help="Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
-        rich_help_panel=MODEL,
-    ),
-]
-HeadConfig = Annotated[
-    str | None,
-    typer.Option(
-        "--head-config",
-        metavar="JSON",
-        help="The same for the head's, such as '{\"sliding_window\": 512}', the window of its attention.",
-        rich_help_panel=MODEL,
+    model_option(
+        "--dtype", help="Type of the weights; as stored by default, but float32 on a CPU without bfloat16 instructions."
     ),
 ]
 Quantize = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         "--quantize",
         metavar="KIND",
         help="Quantize weights while they are read: int8, int4 (groups of 32), int4-128, int4-asym, int4-128-asym; "
         "after a slash what the output matrix becomes, int8 without one: int4/int4. Files that are quantized are kept: "
         "none makes floats of them, requantize:int8 quantizes them again. draft:int8 quantizes what drafts alone, "
         "which changes no text.",
-        rich_help_panel=MODEL,
     ),
 ]
 Mesh = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         "--mesh",
         metavar="AXES",
         help="Devices to spread over: data:2,model:4, or auto for all there are; one device by default.",
-        rich_help_panel=MODEL,
     ),
 ]
 Chat = Annotated[
     bool | None,
-    typer.Option(
+    model_option(
         "--chat/--raw",
         help="Wrap the prompt in the model's chat template, or pass it as it is; by default chat where there is one.",
-        rich_help_panel=MODEL,
     ),
 ]
 
-MaxNewTokens = Annotated[
-    int, typer.Option("--max-new-tokens", "-n", help="Longest answer, in tokens.", rich_help_panel=SAMPLING)
-]
-Temperature = Annotated[
-    float, typer.Option("--temperature", help="0 takes the likeliest token; 1 samples.", rich_help_panel=SAMPLING)
-]
-TopK = Annotated[
-    int, typer.Option("--top-k", help="Sample from the k likeliest tokens; 0 for all.", rich_help_panel=SAMPLING)
-]
-TopP = Annotated[
-    float,
-    typer.Option("--top-p", help="Sample from the likeliest tokens that sum to p.", rich_help_panel=SAMPLING),
-]
-MinP = Annotated[
-    float,
-    typer.Option(
-        "--min-p", help="Leave out tokens less likely than this share of the likeliest.", rich_help_panel=SAMPLING
-    ),
-]
-Seed = Annotated[
-    int, typer.Option("--seed", help="Same seed, same text, with any drafter or none.", rich_help_panel=SAMPLING)
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", help="End answers before this text; may be repeated.", rich_help_panel=SAMPLING),
-]
+Stop = Annotated[list[str] | None, sampling_option("--stop", help="End answers before this text; may be repeated.")]
 
 
-ChatTemplate = Annotated[
-    str | None,
-    typer.Option(
-        "--chat-template",
-        metavar="FILE|NAME",
-        help="Jinja file in the place of the model's chat template, or the name of one of several that it has.",
-        rich_help_panel=MODEL,
-    ),
-]
 IgnoreUnknown = Annotated[
     bool,
     typer.Option(
@@ -131,38 +74,34 @@ IgnoreUnknown = Annotated[
 ]
 GenerationConfig = Annotated[
     bool,
-    typer.Option(
+    sampling_option(
         "--generation-config",
         help="Draw as the model's generation_config.json recommends, where options have their defaults.",
-        rich_help_panel=SAMPLING,
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    sampling_option(
         "--set",
         metavar="NAME=VALUE",
         help=f"One more option, in JSON; may be repeated. Names: {', '.join(api.Processing.__annotations__)}.",
-        rich_help_panel=SAMPLING,
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(
+    memory_option(
         "--max-tokens",
         min=2,
         help="Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
-        rich_help_panel=MEMORY,
     ),
 ]
 PrefixCacheBytes = Annotated[
     int,
-    typer.Option(
+    memory_option(
         "--prefix-cache-bytes",
         min=0,
         metavar="BYTES",
         help="Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
-        rich_help_panel=MEMORY,
     ),
 ]
 
@@ -175,57 +114,42 @@ def _drafter_name(name: str) -> str:
 
 Drafter = Annotated[
     str,
-    typer.Option(
+    drafting_option(
         "--drafter",
         metavar="NAME",
         callback=_drafter_name,
         help=f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
-        rich_help_panel=DRAFTING,
     ),
 ]
 Tree = Annotated[
     str,
-    typer.Option(
+    drafting_option(
         "--tree",
         metavar="TREE",
         help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
         "with the beam after them if it is not top-k, or a probability as 8,3,2,0.03 (less probable paths are left "
         "out), nodes,least of a chain as 6,0.8, or the nodes' parents as -1,0,0,1.",
-        rich_help_panel=DRAFTING,
     ),
 ]
 
 DraftModel = Annotated[
-    str | None,
-    typer.Option(
-        "--draft-model", metavar="PATH|NAME", help="Small model for --drafter draft-model.", rich_help_panel=DRAFTING
-    ),
+    str | None, drafting_option("--draft-model", metavar="PATH|NAME", help="Small model for --drafter draft-model.")
 ]
 Datastore = Annotated[
     str | None,
-    typer.Option(
-        "--datastore",
-        metavar="FILE",
-        help="Texts for --drafter rest; `eagle-jax datastore` makes them.",
-        rich_help_panel=DRAFTING,
-    ),
+    drafting_option("--datastore", metavar="FILE", help="Texts for --drafter rest; `eagle-jax datastore` makes them."),
 ]
 
 Coordinator = Annotated[
     str | None,
-    typer.Option(
+    hosts_option(
         "--coordinator",
         metavar="HOST:PORT|auto",
         help="Start when all processes are there: at this address of process 0, or auto on TPU slices and clusters.",
-        rich_help_panel=HOSTS,
     ),
 ]
-Processes = Annotated[
-    int | None, typer.Option("--processes", min=1, help="Processes that share the work.", rich_help_panel=HOSTS)
-]
-Process = Annotated[
-    int | None, typer.Option("--process", min=0, help="Which of them this is, from 0.", rich_help_panel=HOSTS)
-]
+Processes = Annotated[int | None, hosts_option("--processes", min=1, help="Processes that share the work.")]
+Process = Annotated[int | None, hosts_option("--process", min=0, help="Which of them this is, from 0.")]
 
 Repeats = Annotated[
     int,
@@ -235,4 +159,126 @@ Repeats = Annotated[
         help="Ask each question so often, and count the quickest time: for machines on which others are at work.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, output_option("--json", help="Print JSON instead of text.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """Which model and head, and how their weights are read: the arguments of `api.load`."""
+
+    target: Target = None
+    head: Annotated[
+        str | None,
+        model_option(
+            "--head",
+            metavar="PATH|NAME",
+            help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the "
+            "toy's.",
+        ),
+    ] = None
+    target_config: Annotated[
+        str | None,
+        model_option(
+            "--target-config",
+            metavar="JSON",
+            help="Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
+        ),
+    ] = None
+    head_config: Annotated[
+        str | None,
+        model_option(
+            "--head-config",
+            metavar="JSON",
+            help="The same for the head's, such as '{\"sliding_window\": 512}', the window of its attention.",
+        ),
+    ] = None
+    dtype: Dtype = None
+    quantize: Quantize = None
+    mesh: Mesh = None
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Returns those of the options that are not None."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def load(self, **more: Any) -> api.Model:
+        """Calls `api.load` with a spinner that says what is being loaded.
+
+        `more` is added to the options or takes their place; what is None is not passed on.
+        """
+        given = {name: value for name, value in (vars(self) | more).items() if value is not None}
+        for name in [name for name in ("target_config", "head_config") if name in given]:
+            given[name] = parsing.parse_entries(given[name], f"--{name.replace('_', '-')}")
+        head = given.pop("head", None)
+        target = given.pop("target", None) or api.default_target(head)  # before the spinner: it may show a download
+        with err.status(f"Loading {target}"):
+            return api.load(target, head, **given)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatModelOptions(ModelOptions):
+    """With the chat template."""
+
+    chat_template: Annotated[
+        str | None,
+        model_option(
+            "--chat-template",
+            metavar="FILE|NAME",
+            help="Jinja file in the place of the model's chat template, or the name of one of several that it has.",
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PairArguments(ModelOptions):
+    """With the pair as arguments of the command."""
+
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; SmolLM2 by default.")
+    ] = None
+    head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+    """How long answers are, and how their tokens are drawn: options of a request."""
+
+    max_new_tokens: Annotated[int, sampling_option("--max-new-tokens", "-n", help="Longest answer, in tokens.")] = 256
+    temperature: Annotated[float, sampling_option("--temperature", help="0 takes the likeliest token; 1 samples.")] = (
+        0.0
+    )
+    top_k: Annotated[int, sampling_option("--top-k", help="Sample from the k likeliest tokens; 0 for all.")] = 0
+    top_p: Annotated[float, sampling_option("--top-p", help="Sample from the likeliest tokens that sum to p.")] = 1.0
+    min_p: Annotated[
+        float, sampling_option("--min-p", help="Leave out tokens less likely than this share of the likeliest.")
+    ] = 0.0
+    seed: Annotated[int, sampling_option("--seed", help="Same seed, same text, with any drafter or none.")] = 0
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """All of them by name."""
+        return dict(vars(self))
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """Those that say how tokens are drawn."""
+        return {name: value for name, value in vars(self).items() if name != "max_new_tokens"}
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftingOptions:
+    """What drafts, and with which trees."""
+
+    drafter: Drafter = "auto"
+    tree: Tree = "auto"
+    draft_model: DraftModel = None
+    datastore: Datastore = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments `drafter` and `tree` of the api. Raises ValueError for what is no tree."""
+        return {"drafter": self.drafter, "tree": parsing.parse_tree(self.tree)}
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """What `ModelOptions.load` takes besides."""
+        return {"draft": self.draft_model, "datastore": self.datastore}

@@ -14,24 +14,19 @@ from eagle_jax.cli.console import err, one_sentence, print_json, write
 EXAMPLES = ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "mixtral-8x7b-instruct")
 PARTS = ("target", "head", "cache", "buffers", "total")
 
-
 Target = Annotated[
     str | None,
-    typer.Option(
+    options.model_option(
         "--target",
         "-t",
         metavar="FOLDER|NAME",
         help="Folder with the config.json of the model, or a name that `eagle-jax models` lists.",
-        rich_help_panel=options.MODEL,
     ),
 ]
 Head = Annotated[
     str | None,
-    typer.Option(
-        "--head",
-        metavar="FOLDER",
-        help="Folder of its EAGLE head; the head of a name is counted anyway.",
-        rich_help_panel=options.MODEL,
+    options.model_option(
+        "--head", metavar="FOLDER", help="Folder of its EAGLE head; the head of a name is counted anyway."
     ),
 ]
 

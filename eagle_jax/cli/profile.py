@@ -9,31 +9,28 @@ from rich.table import Table
 
 from eagle_jax import api
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import err, load, one_sentence, out, print_json
+from eagle_jax.cli.console import err, one_sentence, out, print_json
 from eagle_jax.cli.report import new_table, surroundings
 
 PROMPT = "A train travels 60 miles in 2 hours. How fast is it?"
 
 
+@dataclasses.dataclass(frozen=True)
+class Drafting(options.DraftingOptions):
+    """Without `--datastore`."""
+
+    datastore: str | None = dataclasses.field(default=None, init=False)
+
+
 @one_sentence
 def profile(
-    target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; SmolLM2 by default.")
-    ] = None,
-    head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None,
+    pair: options.PairArguments = options.PairArguments(),
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="What is answered.")] = PROMPT,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answer that caches are made for.")
     ] = 256,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
     chat: options.Chat = None,
-    drafter: options.Drafter = "auto",
-    tree: options.Tree = "auto",
-    draft_model: options.DraftModel = None,
+    drafting: Drafting = Drafting(),
     trace: Annotated[
         pathlib.Path | None,
         typer.Option("--trace", metavar="DIR", help="Keep the profiler's trace, for TensorBoard or Perfetto."),
@@ -50,22 +47,11 @@ def profile(
 
     - `eagle-jax profile ./llama ./eagle --trace traces`
     """
-    asked_tree = parsing.parse_tree(tree)
-    model = load(
-        target,
-        head,
-        dtype,
-        target_config=target_config,
-        head_config=head_config,
-        quantize=quantize,
-        mesh=mesh,
-        draft=draft_model,
-    )
+    arguments = drafting.arguments
+    model = pair.load(**drafting.sources)
     question: Any = [{"role": "user", "content": prompt}] if parsing.wants_chat(model, chat) else prompt
     with err.status("Compiling and running"):
-        profiled = api.profile(
-            model, question, drafter=drafter, tree=asked_tree, max_new_tokens=max_new_tokens, folder=trace
-        )
+        profiled = api.profile(model, question, max_new_tokens=max_new_tokens, folder=trace, **arguments)
     if as_json:
         print_json(surroundings() | dataclasses.asdict(profiled))
         return

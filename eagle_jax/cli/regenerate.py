@@ -1,13 +1,21 @@
 """`eagle-jax regenerate`: conversations answered anew by the target."""
 
+import dataclasses
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from eagle_jax import api
 from eagle_jax.cli import options
-from eagle_jax.cli.console import load, one_sentence, out, progress_bar
+from eagle_jax.cli.console import counting, one_sentence, out
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling(options.SamplingOptions):
+    """Without `--min-p`."""
+
+    min_p: float = dataclasses.field(default=0.0, init=False)
 
 
 @one_sentence
@@ -19,18 +27,8 @@ def regenerate(
     write_every: Annotated[
         int | None, typer.Option("--write-every", min=1, help="Conversations between two writes (4 batches).")
     ] = None,
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
-    max_new_tokens: options.MaxNewTokens = 1024,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    seed: options.Seed = 0,
+    pair: options.ModelOptions = options.ModelOptions(),
+    sampling: Sampling = Sampling(max_new_tokens=1024),
 ) -> None:
     """Let the target answer conversations itself, as text for a head to learn from.
 
@@ -44,34 +42,19 @@ def regenerate(
 
     - `eagle-jax regenerate chats.jsonl --out answers.jsonl --temperature 1 --top-p 0.95 --limit 1000`
     """
-    model = load(
-        target, head, dtype, target_config=target_config, head_config=head_config, quantize=quantize, mesh=mesh
-    )
+    model = pair.load()
     made_with = {
-        "target": api.fingerprints(target, head)["target"],
+        "target": api.fingerprints(pair.target, pair.head)["target"],
         "dtype": model.dtype,
-        "quantize": None if (quantize or "").startswith("draft:") else quantize,  # what drafts changes no answer
-        **({} if target_config is None else {"target_config": target_config}),
+        # what drafts changes no answer
+        "quantize": None if (pair.quantize or "").startswith("draft:") else pair.quantize,
+        **pair.given("target_config"),
     }
-    with progress_bar("Answering") as bar:
-        task = bar.add_task("", total=None)
-        result = api.regenerate(
-            model,
-            data,
-            to,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            batch_size=batch_size,
-            write_every=write_every,
-            limit=limit,
-            made_with=made_with,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    request: dict[str, Any] = dict(batch_size=batch_size, write_every=write_every, limit=limit, **sampling.request)
+    with counting("Answering") as progress:
+        result = api.regenerate(model, data, to, made_with=made_with, progress=progress, **request)
     parts = [f"{result.answered} conversations answered"]
     parts += [f"{result.before} were there before"] if result.before else []
-    parts += [f"{result.cut} cut at {max_new_tokens} tokens"] if result.cut else []
+    parts += [f"{result.cut} cut at {sampling.max_new_tokens} tokens"] if result.cut else []
     parts += [f"{result.skipped} skipped"] if result.skipped else []
     out.print(f"{', '.join(parts)}: {to}", markup=False)

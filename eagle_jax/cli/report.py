@@ -12,7 +12,7 @@ from rich.table import Table
 import eagle_jax
 from eagle_jax import api
 from eagle_jax.cli.console import out
-from eagle_jax.evaluation import Conversation, Figures, Prompter, divergence, tables
+from eagle_jax.evaluation import Conversation, Figures, Prompter, Question, divergence, tables, too_long
 
 Talks = Mapping[str, Sequence[Conversation]]
 
@@ -65,11 +65,14 @@ def rich_table(table: tables.Table) -> Table:
     return shown
 
 
-def nothing_fits(questions: int, prompter: Prompter) -> str:
-    """Returns why nothing can be asked."""
-    return (
-        f"none of the {questions} questions fits: prompt and {prompter.max_new_tokens} new tokens must stay within the "
-        f"context of {prompter.model.context} tokens; lower --max-new-tokens or take another file"
+def skipped_of(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:
+    """Returns the ids of the questions that are too long. Raises ValueError where all are."""
+    skipped = too_long(prompter, questions)
+    if len(skipped) < len(questions):
+        return skipped
+    raise ValueError(
+        f"none of the {len(questions)} questions fits: prompt and {prompter.max_new_tokens} new tokens must stay "
+        f"within the context of {prompter.model.context} tokens; lower --max-new-tokens or take another file"
     )
 
 

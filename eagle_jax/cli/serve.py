@@ -1,84 +1,64 @@
 """`eagle-jax serve`: an OpenAI-compatible server."""
 
+import contextlib
 import ipaddress
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import jax
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import err, load, one_sentence, sentence, took
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, one_sentence, sentence, took
 
-SERVER = "Server"
+server_option = options.panel("Server")
 
-Host = Annotated[
-    str, typer.Option("--host", help="Address to listen at; 0.0.0.0 for every machine.", rich_help_panel=SERVER)
-]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.", rich_help_panel=SERVER)]
-Slots = Annotated[int, typer.Option("--slots", min=1, help="Requests answered at a time.", rich_help_panel=SERVER)]
-MaxQueue = Annotated[
-    int, typer.Option("--max-queue", min=1, help="Requests that may wait; others get 429.", rich_help_panel=SERVER)
-]
+Host = Annotated[str, server_option("--host", help="Address to listen at; 0.0.0.0 for every machine.")]
+Port = Annotated[int, server_option("--port", min=0, max=65535, help="0 takes a free one.")]
+Slots = Annotated[int, server_option("--slots", min=1, help="Requests answered at a time.")]
+MaxQueue = Annotated[int, server_option("--max-queue", min=1, help="Requests that may wait; others get 429.")]
 ApiKey = Annotated[
-    str | None,
-    typer.Option(
-        "--api-key", envvar="EAGLE_JAX_API_KEY", help="Key that requests have to bring.", rich_help_panel=SERVER
-    ),
+    str | None, server_option("--api-key", envvar="EAGLE_JAX_API_KEY", help="Key that requests have to bring.")
 ]
 Name = Annotated[
-    str | None,
-    typer.Option("--name", help="What requests call the model; by default what --target says.", rich_help_panel=SERVER),
+    str | None, server_option("--name", help="What requests call the model; by default what --target says.")
 ]
 MaxSeconds = Annotated[
-    float,
-    typer.Option(
-        "--max-seconds", min=1.0, help="Longest time that one request is answered for.", rich_help_panel=SERVER
-    ),
+    float, server_option("--max-seconds", min=1.0, help="Longest time that one request is answered for.")
 ]
 
 Origins = Annotated[
     list[str] | None,
-    typer.Option(
+    server_option(
         "--allow-origin",
         metavar="ORIGIN",
         help="A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
-        rich_help_panel=SERVER,
     ),
 ]
 ToolFormat = Annotated[
     str | None,
-    typer.Option(
+    server_option(
         "--tool-format",
         metavar="NAME",
         help=f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
-        rich_help_panel=SERVER,
     ),
 ]
 ReasoningFormat = Annotated[
     str | None,
-    typer.Option(
+    server_option(
         "--reasoning-format",
         metavar="NAME",
         help=f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
         "default as its chat template says.",
-        rich_help_panel=SERVER,
     ),
 ]
 
 
 @one_sentence
 def serve(
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
-    chat_template: options.ChatTemplate = None,
+    pair: options.ChatModelOptions = options.ChatModelOptions(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
     slots: Slots = 8,
@@ -93,10 +73,7 @@ def serve(
     generation_config: options.GenerationConfig = False,
     tool_format: ToolFormat = None,
     reasoning_format: ReasoningFormat = None,
-    drafter: options.Drafter = "auto",
-    tree: options.Tree = "auto",
-    draft_model: options.DraftModel = None,
-    datastore: options.Datastore = None,
+    drafting: options.DraftingOptions = options.DraftingOptions(),
 ) -> None:
     """Serve OpenAI's API, /v1/chat/completions, completions and responses, and Anthropic's /v1/messages.
 
@@ -113,34 +90,8 @@ def serve(
     _check_format("--tool-format", tool_format, [*api.FORMATS])
     _check_format("--reasoning-format", reasoning_format, api.REASONING_FORMATS)
     sockets = serving.bound(host, port)
-    target = target or api.default_target(head)
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
-    start = time.monotonic()
-    model = load(
-        target,
-        head,
-        dtype,
-        target_config=target_config,
-        head_config=head_config,
-        quantize=quantize,
-        mesh=mesh,
-        chat_template=chat_template,
-        draft=draft_model,
-        datastore=datastore,
-    )
-    start = took(f"{target} was loaded", start)
-    with err.status("Compiling, or reading what was compiled before"):
-        engine = api.Engine(
-            model,
-            rows=slots,
-            max_tokens=max_tokens,
-            max_queue=max_queue,
-            prefix_cache_bytes=prefix_cache_bytes,
-            **drafting,
-        )
-    took("Programs were made ready", start)
-    try:
-        called = name or target
+    room = dict(rows=slots, max_tokens=max_tokens, max_queue=max_queue, prefix_cache_bytes=prefix_cache_bytes)
+    with started(pair, name, drafting, **room) as (called, engine):
         app = serving.create_app(
             {called: engine},
             limits=serving.Limits(answer_seconds=max_seconds),
@@ -160,11 +111,26 @@ def serve(
             warn_of_open_doors(addresses, api_key)
             err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
 
-        server = serving.Server(app, on_ready=greet)
-        server.run(sockets=sockets)
+        serving.Server(app, on_ready=greet).run(sockets=sockets)
+    _keep_fastest(engine)
+
+
+@contextlib.contextmanager
+def started(
+    pair: options.ModelOptions, name: str | None, drafting: options.DraftingOptions, **how: Any
+) -> Iterator[tuple[str, Any]]:
+    """Loads the model and compiles its programs; yields what requests call it and its engine, closed at the end."""
+    target = pair.target or api.default_target(pair.head)
+    arguments, start = drafting.arguments, time.monotonic()
+    model = pair.load(target=target, **drafting.sources)
+    start = took(f"{target} was loaded", start)
+    with err.status("Compiling, or reading what was compiled before"):
+        engine = api.Engine(model, **how, **arguments)
+    took("Programs were made ready", start)
+    try:
+        yield name or target, engine
     finally:
         engine.close(drain=False)
-    _keep_fastest(engine)
 
 
 def _keep_fastest(engine: Any) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from eagle_jax import api
 from eagle_jax.api import events, first_turns
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import counting, err, load, one_sentence, out, progress_bar
+from eagle_jax.cli.console import counting, err, one_sentence, out
 from eagle_jax.cli.tune import LEARNT
 from eagle_jax.evaluation import Acceptance, Prompter, Question, measure_acceptance, read_questions
 
@@ -147,16 +147,15 @@ def _questions(path: str, limit: int | None) -> list[Question]:
 def _decode(config: Any, finished: events.Finished, questions: Sequence[Any]) -> None:
     """Decodes the questions with the finished head and keeps the result with the run."""
     measure = config.evaluation
-    model = load(config.target, str(finished.head), config.dtype, mesh=config.mesh)
-    with progress_bar("Decoding") as bar:
-        task = bar.add_task("", total=len(questions))
+    model = options.ModelOptions(config.target, str(finished.head), dtype=config.dtype, mesh=config.mesh).load()
+    with counting("Decoding") as progress:
         acceptance = measure_acceptance(
             model,
             questions,
             max_new_tokens=measure.max_new_tokens,
             temperature=measure.temperature,
             chat=parsing.wants_chat(model, None),
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=progress,
         )
     if jax.process_index() == 0:
         path = pathlib.Path(config.out) / "acceptance.json"

@@ -10,7 +10,7 @@ from rich.table import Table
 from eagle_jax import api
 from eagle_jax.api import numbers_of
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import counting, err, load, one_sentence, out, print_json
+from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.operations import operations
 from eagle_jax.cli.report import new_table, surroundings
 from eagle_jax.evaluation import read_questions
@@ -21,10 +21,7 @@ TIMED, LEARNT = 8, 64  # questions of a file that trees are timed on, and that a
 
 @one_sentence
 def tune(
-    target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; SmolLM2 by default.")
-    ] = None,
-    head: Annotated[str | None, typer.Argument(metavar="[HEAD]", help="Folder or name of its head.")] = None,
+    pair: options.PairArguments = options.PairArguments(),
     batch_sizes: Annotated[
         str, typer.Option("--batch-sizes", metavar="N,N,...", help="Answers decoded together.")
     ] = "1,4,8,16",
@@ -37,11 +34,6 @@ def tune(
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", help="Length of the answers that caches are made for.")
     ] = 256,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
     chat: options.Chat = None,
     drafter: options.Drafter = "auto",
     draft_model: options.DraftModel = None,
@@ -71,25 +63,16 @@ def tune(
     - `eagle-jax tune ./llama --ops`
     """
     if ops:
-        tune_operations(target, dtype, target_config=target_config, quantize=quantize, as_json=as_json)
+        tune_operations(pair, as_json)
         return
     sizes = parse_sizes(batch_sizes)
-    model = load(
-        target,
-        head,
-        dtype,
-        target_config=target_config,
-        head_config=head_config,
-        quantize=quantize,
-        mesh=mesh,
-        draft=draft_model,
-    )
+    model = pair.load(draft=draft_model)
     prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), TIMED)
     api.keep_budgets([])  # a folder that cannot be written into is reported before anything is measured
     if calibrate:
         learnt = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), LEARNT)
         with counting("Calibrating") as progress:
-            model = api.calibrate_head(model, target, head, learnt, progress=progress)
+            model = api.calibrate_head(model, pair.target, pair.head, learnt, progress=progress)
     tuned = []
     with counting("Measuring") as progress:
         arguments: dict[str, Any] = dict(
@@ -108,9 +91,9 @@ def tune(
     err.print(f"Kept in {api.budgets_path()}; --tree auto goes by it from now on.", style="dim", markup=False)
 
 
-def tune_operations(target: str | None, dtype: str | None, *, as_json: bool, **how: Any) -> None:
+def tune_operations(pair: options.ModelOptions, as_json: bool) -> None:
     """Tries all candidates for a model's operations anew; later loads go by what is found."""
-    model = load(target, None, dtype, **how)
+    model = pair.load(head=None, head_config=None, mesh=None)
     with counting("Measuring") as progress:
         findings = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
     if as_json:

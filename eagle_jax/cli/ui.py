@@ -1,40 +1,28 @@
 """`eagle-jax ui`: the page in a browser."""
 
-import time
 import webbrowser
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
-import typer
 
-from eagle_jax import api
-from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import err, load, one_sentence, took
-from eagle_jax.cli.serve import SERVER, ApiKey, Host, Name, Port, serving_room, warn_of_open_doors
+from eagle_jax.cli import options
+from eagle_jax.cli.console import err, one_sentence
+from eagle_jax.cli.serve import ApiKey, Host, Name, Port, server_option, serving_room, started, warn_of_open_doors
 
-Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=SERVER)]
+Open = Annotated[bool, server_option("--open", help="Open the page in a browser.")]
 READERS = 2  # answers at a time of the drafter that the page begins with; of others that readers choose, one
 
 
 @one_sentence
 def ui(
-    target: options.Target = None,
-    head: options.Head = None,
-    target_config: options.TargetConfig = None,
-    head_config: options.HeadConfig = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    mesh: options.Mesh = None,
+    pair: options.ModelOptions = options.ModelOptions(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
     open_: Open = False,
     max_tokens: options.MaxTokens = None,
     api_key: ApiKey = None,
     name: Name = None,
-    drafter: options.Drafter = "auto",
-    tree: options.Tree = "auto",
-    draft_model: options.DraftModel = None,
-    datastore: options.Datastore = None,
+    drafting: options.DraftingOptions = options.DraftingOptions(),
 ) -> None:
     """Talk with the model in a browser: what the draft guessed is marked, its trees are drawn, and races are run.
 
@@ -51,27 +39,8 @@ def ui(
     from eagle_jax.serving import ui as page_room
 
     sockets = serving.bound(host, port)
-    target = target or api.default_target(head)
-    drafting: dict[str, Any] = {"drafter": drafter, "tree": parsing.parse_tree(tree)}
-    start = time.monotonic()
-    model = load(
-        target,
-        head,
-        dtype,
-        target_config=target_config,
-        head_config=head_config,
-        quantize=quantize,
-        mesh=mesh,
-        draft=draft_model,
-        datastore=datastore,
-    )
-    start = took(f"{target} was loaded", start)
-    with err.status("Compiling, or reading what was compiled before"):
-        engine = api.Engine(model, rows=READERS, max_tokens=max_tokens, steps=1, record=True, **drafting)
-    took("Programs were made ready", start)
-    try:
-        called = name or target
-        page = page_room.Page(engine, name=called, device=jax.devices()[0].device_kind, **drafting)
+    with started(pair, name, drafting, rows=READERS, max_tokens=max_tokens, steps=1, record=True) as (called, engine):
+        page = page_room.Page(engine, name=called, device=jax.devices()[0].device_kind, **drafting.arguments)
         app = serving.create_app({called: engine}, api_key=api_key, routes=page.routes)
 
         def greet(addresses: list[str]) -> None:
@@ -83,5 +52,3 @@ def ui(
                 webbrowser.open(f"{addresses[0]}/ui")
 
         serving.Server(app, on_ready=greet).run(sockets=sockets)
-    finally:
-        engine.close(drain=False)
