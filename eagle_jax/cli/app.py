@@ -36,25 +36,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    generate,
-    chat,
-    ui,
-    serve,
-    batch,
-    bench,
-    inspect,
-    models,
-    plan,
-    convert,
-    quantize,
-    demo,
-    train,
-    regenerate,
-    datastore,
-    tune,
-    profile,
-):
+answering = (generate, chat, ui, serve, batch, bench, inspect, models, plan)
+making = (convert, quantize, demo, train, regenerate, datastore, tune, profile)
+for command in (*answering, *making):
     app.command()(command)
 app.add_typer(evaluate, name="eval")
 

@@ -13,15 +13,15 @@ from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import err, one_sentence, out
 from eagle_jax.cli.meter import meter
 
-Files = Annotated[
-    list[pathlib.Path],
-    typer.Argument(metavar="IN.jsonl... OUT.jsonl", help="Rows to answer, and where the answers go; the output last."),
-]
-
 
 @one_sentence
 def batch(
-    files: Files,
+    files: Annotated[
+        list[pathlib.Path],
+        typer.Argument(
+            metavar="IN.jsonl... OUT.jsonl", help="Rows to answer, and where the answers go; the output last."
+        ),
+    ],
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     sampling: options.SamplingOptions = options.SamplingOptions(),
     stop: options.Stop = None,

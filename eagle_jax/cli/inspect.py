@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import one_sentence, out, print_json
 from eagle_jax.cli.operations import operations
+from eagle_jax.cli.report import facts_table
 
 
 @one_sentence
@@ -59,16 +58,10 @@ def inspect(
         "stored as": ", ".join(f"{name}{_share(n, description.parameters)}" for name, n in description.dtypes.items()),
         "files": ", ".join(f"{name} {_megabytes(size)}" for name, size in description.files.items()),
     }
-    shown = Table(box=None, show_header=False, pad_edge=False)
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(overflow="fold")
-    filled = {name: value for name, value in rows.items() if value}
-    kinds = [
-        ("kinds" if i == 0 else "", f"{names}: {text}") for i, (names, text) in enumerate(description.kinds.items())
-    ]
-    for name, value in (*filled.items(), *kinds, ("", ""), *_flat(description.config)):
-        shown.add_row(name, Text(str(value)))
-    out.print(shown)
+    filled = [(name, value) for name, value in rows.items() if value]
+    kinds = [("kinds" if i == 0 else "", f"{of}: {text}") for i, (of, text) in enumerate(description.kinds.items())]
+    config = [(name, str(value)) for name, value in _flat(description.config)]
+    out.print(facts_table((*filled, *kinds, ("", ""), *config)))
 
 
 def _share(part: int, total: int) -> str:

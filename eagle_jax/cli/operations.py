@@ -12,10 +12,11 @@ def operations(findings: Sequence[api.Finding]) -> Table:
     """Returns a table of the findings on each candidate; times are listed by number of rows, the fewest first."""
     devices = ", ".join(dict.fromkeys(one.device for one in findings))
     taken = api.fastest(findings)
-    shown = new_table("operation", "shape", "candidate", "us a call", "error", "", title=devices or "Nothing measured")
+    rows = []
     for one in findings:
         times = "" if one.seconds is None else " ".join(f"{1e6 * seconds:.3g}" for seconds in one.seconds)
         error = "" if one.error is None else f"{one.error:.1e}"
         verdict = "taken" if taken.get((one.operation, one.shape)) == one.candidate else one.reason
-        shown.add_row(one.operation, one.shape, one.candidate, times, error, verdict)
-    return shown
+        rows.append((one.operation, one.shape, one.candidate, times, error, verdict))
+    headings = ("operation", "shape", "candidate", "us a call", "error", "")
+    return new_table(headings, rows, devices or "Nothing measured")

@@ -206,8 +206,9 @@ class ModelOptions:
         `more` is added to the options or takes their place; what is None is not passed on.
         """
         given = {name: value for name, value in (vars(self) | more).items() if value is not None}
-        for name in [name for name in ("target_config", "head_config") if name in given]:
-            given[name] = parsing.parse_entries(given[name], f"--{name.replace('_', '-')}")
+        for name in ("target_config", "head_config"):
+            if name in given:
+                given[name] = parsing.parse_entries(given[name], f"--{name.replace('_', '-')}")
         head = given.pop("head", None)
         target = given.pop("target", None) or api.default_target(head)  # before the spinner: it may show a download
         with err.status(f"Loading {target}"):

@@ -71,3 +71,11 @@ def parse_entries(text: str, what: str) -> dict[str, Any]:
 def wants_chat(model: Any, chat: bool | None) -> bool:
     """Resolves `--chat/--raw` for this model: the default is chat if the tokenizer has a template."""
     return bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
+
+
+def parse_numbers(text: str, what: str) -> list[int]:
+    """Returns the whole numbers that were typed for the option `what`, with commas between."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{what} {text!r}; expected whole numbers with commas between, such as 1,4,8") from None

@@ -10,31 +10,29 @@ from eagle_jax.api import Plan
 from eagle_jax.api import plan as plan_of
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence, print_json, write
+from eagle_jax.cli.parsing import parse_numbers
 
 EXAMPLES = ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "mixtral-8x7b-instruct")
 PARTS = ("target", "head", "cache", "buffers", "total")
 
-Target = Annotated[
-    str | None,
-    options.model_option(
-        "--target",
-        "-t",
-        metavar="FOLDER|NAME",
-        help="Folder with the config.json of the model, or a name that `eagle-jax models` lists.",
-    ),
-]
-Head = Annotated[
-    str | None,
-    options.model_option(
-        "--head", metavar="FOLDER", help="Folder of its EAGLE head; the head of a name is counted anyway."
-    ),
-]
-
 
 @one_sentence
 def plan(
-    target: Target = None,
-    head: Head = None,
+    target: Annotated[
+        str | None,
+        options.model_option(
+            "--target",
+            "-t",
+            metavar="FOLDER|NAME",
+            help="Folder with the config.json of the model, or a name that `eagle-jax models` lists.",
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        options.model_option(
+            "--head", metavar="FOLDER", help="Folder of its EAGLE head; the head of a name is counted anyway."
+        ),
+    ] = None,
     chips: Annotated[str, typer.Option("--chips", metavar="N,N..", help="Numbers of chips to plan for.")] = "1,4,8,64",
     memory: Annotated[float, typer.Option("--memory", help="Memory of one chip, in GB.")] = 16.0,
     mesh: Annotated[
@@ -64,7 +62,9 @@ def plan(
         raise ValueError(f"--memory {memory:g}; expected the gigabytes of a chip, such as 16")
     arguments: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
     arguments |= {} if quantize is None else {"quantize": quantize}
-    meshes: list[dict[str, Any]] = [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in _counts(chips)]
+    meshes: list[dict[str, Any]] = (
+        [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in parse_numbers(chips, "--chips")]
+    )
     names = EXAMPLES if target is None else (target,)
     plans = [(name, plan_of(name, head, **arguments, **one)) for name in names for one in meshes]
     if as_json:
@@ -98,10 +98,3 @@ def _row(plan: Plan) -> tuple[str, ...]:
     for size in plan.mesh.values():
         chips *= size
     return str(chips), axes, str(plan.requests), *(f"{getattr(plan, part) / 1e9:.2f}" for part in PARTS)
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--chips {text!r}; expected whole numbers with commas between, such as 1,4,8") from None

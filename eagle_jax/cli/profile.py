@@ -67,8 +67,6 @@ def profile(
 
 def table(profiled: api.Profile) -> Table:
     """Returns a table of the phases of a step, and their shares."""
-    shown = new_table("phase", "ms", "share")
     total = sum(profiled.phases.values())
-    for name, seconds in profiled.phases.items():
-        shown.add_row(name, f"{1e3 * seconds:.3f}", f"{100 * seconds / total:.0f} %")
-    return shown
+    rows = [(name, f"{1e3 * part:.3f}", f"{100 * part / total:.0f} %") for name, part in profiled.phases.items()]
+    return new_table(("phase", "ms", "share"), rows)

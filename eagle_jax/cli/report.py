@@ -1,13 +1,14 @@
 """What was measured, as tables and sentences for people and as JSON for programs."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 from rich import box
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 import eagle_jax
 from eagle_jax import api
@@ -19,47 +20,50 @@ Talks = Mapping[str, Sequence[Conversation]]
 
 def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
     """Makes a table of plain decoding and EAGLE: one line per category, the overall line set apart."""
-    shown = new_table("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "first", "tok/step", "same")
+    headings = ("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "first", "tok/step", "same")
+    rows = []
     for group, methods in groups.items():
         plain, eagle = methods["plain"], methods["eagle"]
-        if group == list(groups)[-1]:
-            shown.add_section()
-        shown.add_row(
-            group,
-            str(eagle.questions),
-            f"{plain.tokens_per_second:.1f}",
-            f"{eagle.tokens_per_second:.1f}",
-            f"{eagle.speedup:.2f}x",
-            f"{tables.number(eagle.seconds_to_first_token * 1000, '.0f')} ms",
-            tables.number(eagle.mean_accepted_length),
-            f"{eagle.identical}/{eagle.answers}",
-        )
-    return shown
+        speeds = f"{plain.tokens_per_second:.1f}", f"{eagle.tokens_per_second:.1f}", f"{eagle.speedup:.2f}x"
+        first = f"{tables.number(eagle.seconds_to_first_token * 1000, '.0f')} ms"
+        length, same = tables.number(eagle.mean_accepted_length), f"{eagle.identical}/{eagle.answers}"
+        rows.append((group, str(eagle.questions), *speeds, first, length, same))
+    return new_table(headings, rows, overall=True)
 
 
 def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
     """Returns a table of how steps were spent, by the size of their trees: 1 node is plain decoding."""
-    shown = new_table("method", *tables.SPENT)
-    for name, parts in spent.items():
-        for one in parts:
-            shown.add_row(name, *tables.spent_cells(one))
+    rows = [(name, *tables.spent_cells(one)) for name, parts in spent.items() for one in parts]
+    return new_table(("method", *tables.SPENT), rows)
+
+
+def new_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *, overall: bool = False
+) -> Table:
+    """Makes a table with a column of names and columns of numbers to its right; an overall row is set apart."""
+    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
+    for number, heading in enumerate(headings):
+        shown.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        shown.add_row(*row)
+    if overall and shown.rows[:-1]:
+        shown.rows[-2].end_section = True
     return shown
 
 
-def new_table(first: str, *others: str, title: str | None = None) -> Table:
-    """Makes a table with a column of names and columns of numbers to its right."""
-    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
-    shown.add_column(first)
-    for heading in others:
-        shown.add_column(heading, justify="right")
+def facts_table(rows: Iterable[tuple[str, str]]) -> Table:
+    """Makes a table of names in bold and what is said of them, without headings."""
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, value in rows:
+        shown.add_row(name, Text(value))
     return shown
 
 
 def rich_table(table: tables.Table) -> Table:
     """Returns a table of a run for the terminal."""
-    shown = new_table(*table.header, title=table.title)
-    for row in table.rows:
-        shown.add_row(*row)
+    shown = new_table(table.header, table.rows, table.title)
     # as wide as it needs, so that a pipe or a narrow terminal gets whole names and figures
     shown.width = Measurement.get(out, out.options.update(width=1000), shown).maximum
     return shown

@@ -17,42 +17,11 @@ server_option = options.panel("Server")
 
 Host = Annotated[str, server_option("--host", help="Address to listen at; 0.0.0.0 for every machine.")]
 Port = Annotated[int, server_option("--port", min=0, max=65535, help="0 takes a free one.")]
-Slots = Annotated[int, server_option("--slots", min=1, help="Requests answered at a time.")]
-MaxQueue = Annotated[int, server_option("--max-queue", min=1, help="Requests that may wait; others get 429.")]
 ApiKey = Annotated[
     str | None, server_option("--api-key", envvar="EAGLE_JAX_API_KEY", help="Key that requests have to bring.")
 ]
 Name = Annotated[
     str | None, server_option("--name", help="What requests call the model; by default what --target says.")
-]
-MaxSeconds = Annotated[
-    float, server_option("--max-seconds", min=1.0, help="Longest time that one request is answered for.")
-]
-
-Origins = Annotated[
-    list[str] | None,
-    server_option(
-        "--allow-origin",
-        metavar="ORIGIN",
-        help="A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
-    ),
-]
-ToolFormat = Annotated[
-    str | None,
-    server_option(
-        "--tool-format",
-        metavar="NAME",
-        help=f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
-    ),
-]
-ReasoningFormat = Annotated[
-    str | None,
-    server_option(
-        "--reasoning-format",
-        metavar="NAME",
-        help=f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
-        "default as its chat template says.",
-    ),
 ]
 
 
@@ -61,18 +30,42 @@ def serve(
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    slots: Slots = 8,
+    slots: Annotated[int, server_option("--slots", min=1, help="Requests answered at a time.")] = 8,
     max_tokens: options.MaxTokens = None,
-    max_queue: MaxQueue = 64,
-    max_seconds: MaxSeconds = 600.0,
+    max_queue: Annotated[int, server_option("--max-queue", min=1, help="Requests that may wait; others get 429.")] = 64,
+    max_seconds: Annotated[
+        float, server_option("--max-seconds", min=1.0, help="Longest time that one request is answered for.")
+    ] = 600.0,
     prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
     api_key: ApiKey = None,
     name: Name = None,
     ignore_unknown: options.IgnoreUnknown = False,
-    allow_origin: Origins = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        server_option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
+        ),
+    ] = None,
     generation_config: options.GenerationConfig = False,
-    tool_format: ToolFormat = None,
-    reasoning_format: ReasoningFormat = None,
+    tool_format: Annotated[
+        str | None,
+        server_option(
+            "--tool-format",
+            metavar="NAME",
+            help=f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
+        ),
+    ] = None,
+    reasoning_format: Annotated[
+        str | None,
+        server_option(
+            "--reasoning-format",
+            metavar="NAME",
+            help=f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
+            "default as its chat template says.",
+        ),
+    ] = None,
     drafting: options.DraftingOptions = options.DraftingOptions(),
 ) -> None:
     """Serve OpenAI's API, /v1/chat/completions, completions and responses, and Anthropic's /v1/messages.

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import jax
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
 from rich.table import Table
-from rich.text import Text
 
 from eagle_jax import api
 from eagle_jax.api import events, first_turns
 from eagle_jax.cli import options, parsing
-from eagle_jax.cli.console import counting, err, one_sentence, out
+from eagle_jax.cli.console import counting, err, one_sentence, out, progress_bar
+from eagle_jax.cli.report import facts_table
 from eagle_jax.cli.tune import LEARNT
 from eagle_jax.evaluation import Acceptance, Prompter, Question, measure_acceptance, read_questions
 
@@ -73,8 +73,7 @@ class Display:
     """Shows the events of a run: a bar in a terminal, lines for what is to stay."""
 
     def __init__(self, steps: int):
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        self._bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._bar = progress_bar("{task.description}")
         self._steps, self._task = steps, TaskID(0)
 
     def __enter__(self) -> "Display":
@@ -125,12 +124,7 @@ def _account(event: events.Prepared, steps: int) -> Table:
         rows.append(("Drafts", f"tokens that make up {event.coverage:.2%} of the answers"))
     if event.step:
         rows.append(("Continues", f"after update {event.step:,} of {steps:,}"))
-    shown = Table(box=None, show_header=False, pad_edge=False)
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(overflow="fold")
-    for name, value in rows:
-        shown.add_row(name, Text(value))
-    return shown
+    return facts_table(rows)
 
 
 def _questions(path: str, limit: int | None) -> list[Question]:

@@ -65,7 +65,7 @@ def tune(
     if ops:
         tune_operations(pair, as_json)
         return
-    sizes = parse_sizes(batch_sizes)
+    sizes = parsing.parse_numbers(batch_sizes, "--batch-sizes")
     model = pair.load(draft=draft_model)
     prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), TIMED)
     api.keep_budgets([])  # a folder that cannot be written into is reported before anything is measured
@@ -103,13 +103,6 @@ def tune_operations(pair: options.ModelOptions, as_json: bool) -> None:
     err.print("Kept; models loaded from now on go by it.", style="dim", markup=False)
 
 
-def parse_sizes(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--batch-sizes {text!r}; expected whole numbers with commas between, such as 1,4,8") from None
-
-
 def questions(path: pathlib.Path, chat: bool, limit: int) -> list[Any]:
     """Returns the first turns of a file's first questions."""
     turns = [question.turns[0] for question in read_questions(path, limit)]
@@ -120,16 +113,15 @@ def table(tuned: api.Tuned) -> Table:
     """Returns a table of expected and measured speeds of plain decoding and of the most promising trees."""
     rows = tuned.budget.rows
     title = f"{rows} answer{'s' * (rows > 1)} at a time, caches of {tuned.budget.slots} tokens"
-    shown = new_table("tree", "tok/step", "ms a step", "expected tok/s", "measured tok/s", "", title=title)
     plain = next(one for one in tuned.estimates if one.tree is None)
     trees = [one for one in tuned.estimates if one.tree is not None][:SHOWN]
+    shown = []
     for one in (plain, *trees):
         expected = f"{one.length:.2f}", f"{1e3 * one.seconds:.2f}", f"{tuned.promised(one):.0f}"
-        shown.add_row(name(one.tree), *expected, *outcome(tuned, one.tree))
-    for tree in tuned.measured:
-        if tree not in [one.tree for one in (plain, *trees)]:
-            shown.add_row(name(tree), "", "", "", *outcome(tuned, tree))
-    return shown
+        shown.append((name(one.tree), *expected, *outcome(tuned, one.tree)))
+    others = [tree for tree in tuned.measured if tree not in [one.tree for one in (plain, *trees)]]
+    shown += [(name(tree), "", "", "", *outcome(tuned, tree)) for tree in others]
+    return new_table(("tree", "tok/step", "ms a step", "expected tok/s", "measured tok/s", ""), shown, title)
 
 
 def outcome(tuned: api.Tuned, tree: Any) -> tuple[str, str]:
@@ -140,22 +132,18 @@ def outcome(tuned: api.Tuned, tree: Any) -> tuple[str, str]:
 
 def acceptance(tuned: api.Tuned) -> Table:
     """Returns a table of how often each guess was right at each depth, below a path that was right."""
-    ranks = len(tuned.by_rank[0])
-    guesses = [f"guess {rank + 1}" for rank in range(ranks)]
-    shown = new_table("depth", *guesses, title="How often the drafter's guesses are right")
-    for depth, shares in enumerate(tuned.by_rank, start=1):
-        shown.add_row(str(depth), *(f"{100 * share:.0f} %" for share in shares))
-    return shown
+    guesses = (f"guess {rank}" for rank, _ in enumerate(tuned.by_rank[0], start=1))
+    rows = [
+        (str(depth), *(f"{100 * share:.0f} %" for share in shares)) for depth, shares in enumerate(tuned.by_rank, 1)
+    ]
+    return new_table(("depth", *guesses), rows, "How often the drafter's guesses are right")
 
 
 def choices(tuned: list[api.Tuned]) -> Table:
     """Returns a table of the choice for each batch size."""
-    shown = new_table("answers at a time", "tree", "tok/s", "against plain")
-    for one in tuned:
-        budget = one.budget
-        gain = budget.speed / budget.plain
-        shown.add_row(str(budget.rows), name(budget.tree), f"{budget.speed:.0f}", f"{gain:.2f}x")
-    return shown
+    budgets = [one.budget for one in tuned]
+    rows = [(str(b.rows), name(b.tree), f"{b.speed:.0f}", f"{b.speed / b.plain:.2f}x") for b in budgets]
+    return new_table(("answers at a time", "tree", "tok/s", "against plain"), rows)
 
 
 def name(tree: Any) -> str:
