@@ -10,7 +10,7 @@ Thinking = Annotated[
     bool | None,
     options.model_option(
         "--thinking/--no-thinking",
-        help="Have the model reason before it answers, or not, where its chat template can be told so.",
+        "Have the model reason before it answers, or not, where its chat template can be told so.",
     ),
 ]
 

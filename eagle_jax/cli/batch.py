@@ -28,22 +28,22 @@ def batch(
     settings: options.Set = None,
     drafting: options.DraftingOptions = options.DraftingOptions(),
     batch_size: Annotated[
-        int | None, options.drafting_option("--batch-size", min=1, help="Answers decoded together.")
+        int | None, options.drafting_option("--batch-size", "Answers decoded together.", min=1)
     ] = None,
-    token_ids: Annotated[bool, options.output_option("--token-ids", help="Write the answers' tokens too.")] = False,
+    token_ids: Annotated[bool, options.output_option("--token-ids", "Write the answers' tokens too.")] = False,
     ignore_unknown: options.IgnoreUnknown = False,
     merge: Annotated[
-        bool, options.hosts_option("--merge", help="Make OUT.jsonl of parts that lie beside it, and answer nothing.")
+        bool, options.hosts_option("--merge", "Make OUT.jsonl of parts that lie beside it, and answer nothing.")
     ] = False,
     processes: options.Processes = None,
     process: options.Process = None,
     coordinator: options.Coordinator = None,
-    timeout: Annotated[float, options.hosts_option("--timeout", min=1, help="Seconds to wait for the others.")] = 300.0,
+    timeout: Annotated[float, options.hosts_option("--timeout", "Seconds to wait for the others.", min=1)] = 300.0,
     one_model: Annotated[
         bool,
         options.hosts_option(
             "--one-model",
-            help="One model over the devices of all processes, which work on the same rows; needs --coordinator.",
+            "One model over the devices of all processes, which work on the same rows; needs --coordinator.",
         ),
     ] = False,
 ) -> None:

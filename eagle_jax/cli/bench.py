@@ -4,8 +4,6 @@ import dataclasses
 import pathlib
 from typing import Annotated
 
-import typer
-
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.report import as_dict, bench_table, differences, skipped_of, spent_table, surroundings
@@ -25,9 +23,9 @@ from eagle_jax.evaluation.results import left_out, repeated
 @one_sentence
 def bench(
     questions: Annotated[
-        pathlib.Path, typer.Option("--questions", "-q", metavar="FILE.jsonl", help="Questions in Spec-Bench's format.")
+        pathlib.Path, options.option("--questions -q FILE.jsonl", "Questions in Spec-Bench's format.")
     ],
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
+    limit: Annotated[int | None, options.option("--limit", "Ask only the first so many.", min=1)] = None,
     repeats: options.Repeats = 1,
     pair: options.ModelOptions = options.ModelOptions(),
     chat: options.Chat = None,

@@ -5,8 +5,6 @@ import dataclasses
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from eagle_jax import api
 from eagle_jax.api import encode
 from eagle_jax.cli import options, parsing
@@ -51,7 +49,7 @@ class Conversation:
 
 @one_sentence
 def chat(
-    system: Annotated[str | None, typer.Option("--system", help="A system message to begin with.")] = None,
+    system: Annotated[str | None, options.option("--system", "A system message to begin with.")] = None,
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     thinking: Thinking = None,
     sampling: options.SamplingOptions = options.SamplingOptions(),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from eagle_jax import api
-from eagle_jax.cli import parsing
+from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import one_sentence, out, writing
 
 
@@ -19,33 +19,30 @@ def convert(
     folder: Annotated[str, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
         Literal["safeailab", "sglang", "speculators", "dflash"] | None,
-        typer.Option(
-            "--to", help="Of a head. safeailab: the authors' code; sglang; speculators: vLLM; dflash: DFlash's authors."
+        options.option(
+            "--to", "Of a head. safeailab: the authors' code; sglang; speculators: vLLM; dflash: DFlash's authors."
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="PATH|NAME",
-            help="Folder or hub name of the target, or a name that `eagle-jax models` lists; only its config.json is "
+        options.option(
+            "--target -t PATH|NAME",
+            "Folder or hub name of the target, or a name that `eagle-jax models` lists; only its config.json is "
             "read. speculators needs it.",
         ),
     ] = None,
     head_config: Annotated[
         str | None,
-        typer.Option(
-            "--head-config",
-            metavar="JSON",
-            help="Entries that take the place of those in the head's config.json, such as '{\"rope_theta\": 10000}'.",
+        options.option(
+            "--head-config JSON",
+            "Entries that take the place of those in the head's config.json, such as '{\"rope_theta\": 10000}'.",
         ),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
-        typer.Option(
+        options.option(
             "--dtype",
-            help="Type of the weights, those of a .gguf file bfloat16 by default, those of a head as they are stored. "
+            "Type of the weights, those of a .gguf file bfloat16 by default, those of a head as they are stored. "
             "Quantized ones become floats.",
         ),
     ] = None,

@@ -16,9 +16,9 @@ def datastore(
         list[pathlib.Path],
         typer.Argument(metavar="FILE...", help="Conversations as train reads them (.json, .jsonl), or plain text."),
     ],
-    to: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="OUT", help="Where the datastore goes.")],
+    to: Annotated[pathlib.Path, options.option("--out -o OUT", "Where the datastore goes.")],
     target: options.Target = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most tokens; the rest is left out.")] = None,
+    limit: Annotated[int | None, options.option("--limit", "Most tokens; the rest is left out.", min=1)] = None,
 ) -> None:
     """Make a datastore of texts: what `--drafter rest` looks up and copies.
 

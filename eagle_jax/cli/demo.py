@@ -4,7 +4,6 @@ import dataclasses
 from typing import Annotated, Any
 
 import jax
-import typer
 
 import eagle_jax
 from eagle_jax import api
@@ -41,7 +40,7 @@ class Pair:
 @one_sentence
 def demo(
     toy: Annotated[
-        bool, typer.Option("--toy", help="With the small pair that comes with the package; nothing is downloaded.")
+        bool, options.option("--toy", "With the small pair that comes with the package; nothing is downloaded.")
     ] = False,
 ) -> None:
     """Show three chats with SmolLM2-135M-Instruct, greedy and at temperature 0.7, EAGLE against plain decoding.

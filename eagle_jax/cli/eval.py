@@ -66,28 +66,25 @@ def evaluation() -> None:
 @one_sentence
 def run(
     questions: Annotated[pathlib.Path, typer.Argument(metavar="FILE.jsonl", help="Questions in Spec-Bench's format.")],
-    folder: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where answers and report go.")],
+    folder: Annotated[pathlib.Path, options.option("--out -o FOLDER", "Where answers and report go.")],
     methods: Annotated[
         str,
         options.drafting_option(
-            "--methods",
-            "-m",
-            metavar="NAME[@HEAD][:TREE],...",
-            help="Drafters, each with a tree if it takes one: plain,eagle:60,7,10,eagle:eagle1,prompt-lookup.",
+            "--methods -m NAME[@HEAD][:TREE],...",
+            "Drafters, each with a tree if it takes one: plain,eagle:60,7,10,eagle:eagle1,prompt-lookup.",
         ),
     ] = "plain,eagle",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
+    limit: Annotated[int | None, options.option("--limit", "Ask only the first so many.", min=1)] = None,
     repeats: options.Repeats = 1,
     cut: Annotated[
-        bool, typer.Option("--cut", help="Cut conversations that are too long from the left, instead of skipping them.")
+        bool, options.option("--cut", "Cut conversations that are too long from the left, instead of skipping them.")
     ] = False,
     target: options.Target = None,
     heads: Annotated[
         list[str] | None,
         options.model_option(
-            "--head",
-            metavar="PATH|NAME",
-            help="Folder or hub name of a head; again for others. A method takes the one behind its @ (eagle@HEAD), "
+            "--head PATH|NAME",
+            "Folder or hub name of a head; again for others. A method takes the one behind its @ (eagle@HEAD), "
             "else the first that suits it. The target's own head is there anyway.",
         ),
     ] = None,
@@ -150,7 +147,7 @@ def run(
 def report(
     folder: Run,
     page: Annotated[
-        pathlib.Path | None, typer.Option("--html", metavar="FILE", help="Also write the page with figures there.")
+        pathlib.Path | None, options.option("--html FILE", "Also write the page with figures there.")
     ] = None,
     json_output: options.Json = False,
 ) -> None:

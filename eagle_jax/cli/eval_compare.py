@@ -16,31 +16,24 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     """Prints what differs and a summary; returns the number of conversations that differ."""
     a, b = _read(first), _read(second)
     second_by_id = {conversation.id: conversation for conversation in b.conversations}
-    pairs = [
-        (conversation, second_by_id[conversation.id])
-        for conversation in a.conversations
-        if conversation.id in second_by_id
-    ]
+    pairs = [(one, second_by_id[one.id]) for one in a.conversations if one.id in second_by_id]
     if not pairs:
         raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
-    settings = _settings(first)
-    if ways := _ways(settings.get("sampling"), _settings(second).get("sampling")):
+    settings, others = _settings(first), _settings(second)
+    if ways := _ways(settings.get("sampling"), others.get("sampling")):
         err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
-    limits = settings.get("max_new_tokens"), _settings(second).get("max_new_tokens")
+    limits = settings.get("max_new_tokens"), others.get("max_new_tokens")
     differing = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
-    cut = {
-        one.id: sentence
-        for one, other, (turn, token) in differing
-        if (sentence := _cut(limits, one, other, turn, token))
-    }
+    ends = {one.id: _cut(limits, one, other, *place) for one, other, place in differing}
+    cut = {id_: sentence for id_, sentence in ends.items() if sentence}
     for sentence in cut.values():
         out.print(sentence, markup=False)
     if uncut := [(one, other, place) for one, other, place in differing if one.id not in cut]:
         how: dict[str, Any] = {name: settings.get(name) for name in ("mesh", "quantize", "target_config")}
         how |= dict(target=target or settings.get("target"), dtype=dtype or settings.get("dtype"))
         model = ModelOptions(**how).load()
-        for one, other, (turn, token) in uncut:
-            out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, turn, token), markup=False)
+        for one, other, place in uncut:
+            out.print(_sentence(model, settings.get("sampling", GREEDY), one, other, *place), markup=False)
     longer = [pair for pair in pairs if len(pair[0].answers) != len(pair[1].answers) and not divergence(*pair)]
     for one, other in longer:
         turns = f"{len(one.answers)} turns in the first and {len(other.answers)} in the second"

@@ -16,12 +16,12 @@ from eagle_jax.cli.console import err, one_sentence, out, print_json, stats_line
 @one_sentence
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; `-` or nothing reads it from stdin.")] = None,
-    file: Annotated[pathlib.Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
+    file: Annotated[pathlib.Path | None, options.option("--file -f", "Read the prompt from this file.")] = None,
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     chat: options.Chat = None,
     thinking: Thinking = None,
     sampling: options.SamplingOptions = options.SamplingOptions(),
-    num_samples: Annotated[int, options.sampling_option("--num-samples", help="Answers to this prompt.")] = 1,
+    num_samples: Annotated[int, options.sampling_option("--num-samples", "Answers to this prompt.")] = 1,
     stop: options.Stop = None,
     settings: options.Set = None,
     generation_config: options.GenerationConfig = False,

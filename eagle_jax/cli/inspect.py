@@ -9,8 +9,7 @@ import typer
 from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import one_sentence, out, print_json
-from eagle_jax.cli.operations import operations
-from eagle_jax.cli.report import facts_table
+from eagle_jax.cli.report import facts_table, operations_table
 
 
 @one_sentence
@@ -19,7 +18,7 @@ def inspect(
         str | None, typer.Argument(help="A folder with config.json and weights, a .gguf file, or a pair's name.")
     ] = None,
     ops: Annotated[
-        bool, typer.Option("--ops", help="Show what was measured about operations on this machine instead.")
+        bool, options.option("--ops", "Show what was measured about operations on this machine instead.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -41,7 +40,7 @@ def inspect(
     """
     if ops:
         findings = api.operation_findings()
-        print_json([dataclasses.asdict(one) for one in findings]) if as_json else out.print(operations(findings))
+        print_json([dataclasses.asdict(one) for one in findings]) if as_json else out.print(operations_table(findings))
         return
     if path is None:
         raise ValueError("nothing to inspect; name a folder, a .gguf file or a pair, or give --ops")

@@ -11,36 +11,37 @@ from eagle_jax.cli import parsing
 from eagle_jax.cli.console import err
 
 
-def panel(name: str) -> Any:
-    """Returns `typer.Option` for options of a panel of the help."""
-    return functools.partial(typer.Option, rich_help_panel=name)
+def option(typed: str, help: str, *, panel: str | None = None, **more: Any) -> Any:
+    """Returns a `typer.Option` of a panel of the help, declared as it is typed: `--target -t PATH|NAME`."""
+    words = typed.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = " ".join(words[len(names) :]) or None
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
 
 
-model_option, sampling_option, drafting_option = panel("Model"), panel("Sampling"), panel("Drafting")
-output_option, hosts_option, memory_option = panel("Output"), panel("Hosts"), panel("Memory")
+model_option, sampling_option, drafting_option, output_option, hosts_option, memory_option = (
+    functools.partial(option, panel=panel) for panel in ("Model", "Sampling", "Drafting", "Output", "Hosts", "Memory")
+)
 
 Target = Annotated[
     str | None,
     model_option(
-        "--target",
-        "-t",
-        metavar="PATH|NAME",
-        help="Folder, .gguf file or hub name of the model, or a name that `eagle-jax models` lists; "
+        "--target -t PATH|NAME",
+        "Folder, .gguf file or hub name of the model, or a name that `eagle-jax models` lists; "
         "smollm2-135m-instruct by default, downloaded once. toy comes with the package.",
     ),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
     model_option(
-        "--dtype", help="Type of the weights; as stored by default, but float32 on a CPU without bfloat16 instructions."
+        "--dtype", "Type of the weights; as stored by default, but float32 on a CPU without bfloat16 instructions."
     ),
 ]
 Quantize = Annotated[
     str | None,
     model_option(
-        "--quantize",
-        metavar="KIND",
-        help="Quantize weights while they are read: int8, int4 (groups of 32), int4-128, int4-asym, int4-128-asym; "
+        "--quantize KIND",
+        "Quantize weights while they are read: int8, int4 (groups of 32), int4-128, int4-asym, int4-128-asym; "
         "after a slash what the output matrix becomes, int8 without one: int4/int4. Files that are quantized are kept: "
         "none makes floats of them, requantize:int8 quantizes them again. draft:int8 quantizes what drafts alone, "
         "which changes no text.",
@@ -49,59 +50,55 @@ Quantize = Annotated[
 Mesh = Annotated[
     str | None,
     model_option(
-        "--mesh",
-        metavar="AXES",
-        help="Devices to spread over: data:2,model:4, or auto for all there are; one device by default.",
+        "--mesh AXES", "Devices to spread over: data:2,model:4, or auto for all there are; one device by default."
     ),
 ]
 Chat = Annotated[
     bool | None,
     model_option(
         "--chat/--raw",
-        help="Wrap the prompt in the model's chat template, or pass it as it is; by default chat where there is one.",
+        "Wrap the prompt in the model's chat template, or pass it as it is; by default chat where there is one.",
     ),
 ]
 
-Stop = Annotated[list[str] | None, sampling_option("--stop", help="End answers before this text; may be repeated.")]
+Stop = Annotated[list[str] | None, sampling_option("--stop", "End answers before this text; may be repeated.")]
 
 
 IgnoreUnknown = Annotated[
     bool,
-    typer.Option(
+    option(
         "--ignore-unknown",
-        help="Pass over fields of requests that are not known; a server names them in a header of the response.",
+        "Pass over fields of requests that are not known; a server names them in a header of the response.",
     ),
 ]
 GenerationConfig = Annotated[
     bool,
     sampling_option(
         "--generation-config",
-        help="Draw as the model's generation_config.json recommends, where options have their defaults.",
+        "Draw as the model's generation_config.json recommends, where options have their defaults.",
     ),
 ]
 Set = Annotated[
     list[str] | None,
     sampling_option(
-        "--set",
-        metavar="NAME=VALUE",
-        help=f"One more option, in JSON; may be repeated. Names: {', '.join(api.Processing.__annotations__)}.",
+        "--set NAME=VALUE",
+        f"One more option, in JSON; may be repeated. Names: {', '.join(api.Processing.__annotations__)}.",
     ),
 ]
 MaxTokens = Annotated[
     int | None,
     memory_option(
         "--max-tokens",
+        "Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
         min=2,
-        help="Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
     ),
 ]
 PrefixCacheBytes = Annotated[
     int,
     memory_option(
-        "--prefix-cache-bytes",
+        "--prefix-cache-bytes BYTES",
+        "Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
         min=0,
-        metavar="BYTES",
-        help="Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
     ),
 ]
 
@@ -115,51 +112,45 @@ def _drafter_name(name: str) -> str:
 Drafter = Annotated[
     str,
     drafting_option(
-        "--drafter",
-        metavar="NAME",
+        "--drafter NAME",
+        f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
         callback=_drafter_name,
-        help=f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
     ),
 ]
 Tree = Annotated[
     str,
     drafting_option(
-        "--tree",
-        metavar="TREE",
-        help="auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
+        "--tree TREE",
+        "auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
         "with the beam after them if it is not top-k, or a probability as 8,3,2,0.03 (less probable paths are left "
         "out), nodes,least of a chain as 6,0.8, or the nodes' parents as -1,0,0,1.",
     ),
 ]
 
-DraftModel = Annotated[
-    str | None, drafting_option("--draft-model", metavar="PATH|NAME", help="Small model for --drafter draft-model.")
-]
+DraftModel = Annotated[str | None, drafting_option("--draft-model PATH|NAME", "Small model for --drafter draft-model.")]
 Datastore = Annotated[
-    str | None,
-    drafting_option("--datastore", metavar="FILE", help="Texts for --drafter rest; `eagle-jax datastore` makes them."),
+    str | None, drafting_option("--datastore FILE", "Texts for --drafter rest; `eagle-jax datastore` makes them.")
 ]
 
 Coordinator = Annotated[
     str | None,
     hosts_option(
-        "--coordinator",
-        metavar="HOST:PORT|auto",
-        help="Start when all processes are there: at this address of process 0, or auto on TPU slices and clusters.",
+        "--coordinator HOST:PORT|auto",
+        "Start when all processes are there: at this address of process 0, or auto on TPU slices and clusters.",
     ),
 ]
-Processes = Annotated[int | None, hosts_option("--processes", min=1, help="Processes that share the work.")]
-Process = Annotated[int | None, hosts_option("--process", min=0, help="Which of them this is, from 0.")]
+Processes = Annotated[int | None, hosts_option("--processes", "Processes that share the work.", min=1)]
+Process = Annotated[int | None, hosts_option("--process", "Which of them this is, from 0.", min=0)]
 
 Repeats = Annotated[
     int,
-    typer.Option(
+    option(
         "--repeats",
+        "Ask each question so often, and count the quickest time: for machines on which others are at work.",
         min=1,
-        help="Ask each question so often, and count the quickest time: for machines on which others are at work.",
     ),
 ]
-Json = Annotated[bool, output_option("--json", help="Print JSON instead of text.")]
+Json = Annotated[bool, output_option("--json", "Print JSON instead of text.")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,26 +161,22 @@ class ModelOptions:
     head: Annotated[
         str | None,
         model_option(
-            "--head",
-            metavar="PATH|NAME",
-            help="Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the "
-            "toy's.",
+            "--head PATH|NAME",
+            "Folder or hub name of its EAGLE, P-EAGLE, DFlash, DSpark, Medusa or Hydra heads, or eagle3, the toy's.",
         ),
     ] = None
     target_config: Annotated[
         str | None,
         model_option(
-            "--target-config",
-            metavar="JSON",
-            help="Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
+            "--target-config JSON",
+            "Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
         ),
     ] = None
     head_config: Annotated[
         str | None,
         model_option(
-            "--head-config",
-            metavar="JSON",
-            help="The same for the head's, such as '{\"sliding_window\": 512}', the window of its attention.",
+            "--head-config JSON",
+            "The same for the head's, such as '{\"sliding_window\": 512}', the window of its attention.",
         ),
     ] = None
     dtype: Dtype = None
@@ -222,9 +209,8 @@ class ChatModelOptions(ModelOptions):
     chat_template: Annotated[
         str | None,
         model_option(
-            "--chat-template",
-            metavar="FILE|NAME",
-            help="Jinja file in the place of the model's chat template, or the name of one of several that it has.",
+            "--chat-template FILE|NAME",
+            "Jinja file in the place of the model's chat template, or the name of one of several that it has.",
         ),
     ] = None
 
@@ -243,16 +229,14 @@ class PairArguments(ModelOptions):
 class SamplingOptions:
     """How long answers are, and how their tokens are drawn: options of a request."""
 
-    max_new_tokens: Annotated[int, sampling_option("--max-new-tokens", "-n", help="Longest answer, in tokens.")] = 256
-    temperature: Annotated[float, sampling_option("--temperature", help="0 takes the likeliest token; 1 samples.")] = (
-        0.0
-    )
-    top_k: Annotated[int, sampling_option("--top-k", help="Sample from the k likeliest tokens; 0 for all.")] = 0
-    top_p: Annotated[float, sampling_option("--top-p", help="Sample from the likeliest tokens that sum to p.")] = 1.0
+    max_new_tokens: Annotated[int, sampling_option("--max-new-tokens -n", "Longest answer, in tokens.")] = 256
+    temperature: Annotated[float, sampling_option("--temperature", "0 takes the likeliest token; 1 samples.")] = 0.0
+    top_k: Annotated[int, sampling_option("--top-k", "Sample from the k likeliest tokens; 0 for all.")] = 0
+    top_p: Annotated[float, sampling_option("--top-p", "Sample from the likeliest tokens that sum to p.")] = 1.0
     min_p: Annotated[
-        float, sampling_option("--min-p", help="Leave out tokens less likely than this share of the likeliest.")
+        float, sampling_option("--min-p", "Leave out tokens less likely than this share of the likeliest.")
     ] = 0.0
-    seed: Annotated[int, sampling_option("--seed", help="Same seed, same text, with any drafter or none.")] = 0
+    seed: Annotated[int, sampling_option("--seed", "Same seed, same text, with any drafter or none.")] = 0
 
     @property
     def request(self) -> dict[str, Any]:

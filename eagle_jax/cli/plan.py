@@ -4,8 +4,6 @@ import dataclasses
 import math
 from typing import Annotated, Any
 
-import typer
-
 from eagle_jax.api import Plan
 from eagle_jax.api import plan as plan_of
 from eagle_jax.cli import options
@@ -21,28 +19,22 @@ def plan(
     target: Annotated[
         str | None,
         options.model_option(
-            "--target",
-            "-t",
-            metavar="FOLDER|NAME",
-            help="Folder with the config.json of the model, or a name that `eagle-jax models` lists.",
+            "--target -t FOLDER|NAME",
+            "Folder with the config.json of the model, or a name that `eagle-jax models` lists.",
         ),
     ] = None,
     head: Annotated[
         str | None,
-        options.model_option(
-            "--head", metavar="FOLDER", help="Folder of its EAGLE head; the head of a name is counted anyway."
-        ),
+        options.model_option("--head FOLDER", "Folder of its EAGLE head; the head of a name is counted anyway."),
     ] = None,
-    chips: Annotated[str, typer.Option("--chips", metavar="N,N..", help="Numbers of chips to plan for.")] = "1,4,8,64",
-    memory: Annotated[float, typer.Option("--memory", help="Memory of one chip, in GB.")] = 16.0,
-    mesh: Annotated[
-        str | None, typer.Option("--mesh", metavar="AXES", help="One mesh, data:2,model:4, instead of choosing.")
-    ] = None,
-    requests: Annotated[int, typer.Option("--requests", help="Decoded together by each part of the data axis.")] = 8,
-    slots: Annotated[int, typer.Option("--slots", help="Longest prompt and answer together, in tokens.")] = 4096,
+    chips: Annotated[str, options.option("--chips N,N..", "Numbers of chips to plan for.")] = "1,4,8,64",
+    memory: Annotated[float, options.option("--memory", "Memory of one chip, in GB.")] = 16.0,
+    mesh: Annotated[str | None, options.option("--mesh AXES", "One mesh, data:2,model:4, instead of choosing.")] = None,
+    requests: Annotated[int, options.option("--requests", "Decoded together by each part of the data axis.")] = 8,
+    slots: Annotated[int, options.option("--slots", "Longest prompt and answer together, in tokens.")] = 4096,
     dtype: options.Dtype = "bfloat16",
     quantize: options.Quantize = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of a draft tree; 1 is plain decoding.")] = 60,
+    nodes: Annotated[int, options.option("--nodes", "Nodes of a draft tree; 1 is plain decoding.")] = 60,
     as_json: options.Json = False,
 ) -> None:
     """Show what weights, caches and buffers take on each chip of a mesh, computed from configurations alone.

@@ -4,7 +4,6 @@ import dataclasses
 import pathlib
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 
 from eagle_jax import api
@@ -25,15 +24,14 @@ class Drafting(options.DraftingOptions):
 @one_sentence
 def profile(
     pair: options.PairArguments = options.PairArguments(),
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="What is answered.")] = PROMPT,
+    prompt: Annotated[str, options.option("--prompt -p", "What is answered.")] = PROMPT,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", help="Length of the answer that caches are made for.")
+        int, options.option("--max-new-tokens -n", "Length of the answer that caches are made for.")
     ] = 256,
     chat: options.Chat = None,
     drafting: Drafting = Drafting(),
     trace: Annotated[
-        pathlib.Path | None,
-        typer.Option("--trace", metavar="DIR", help="Keep the profiler's trace, for TensorBoard or Perfetto."),
+        pathlib.Path | None, options.option("--trace DIR", "Keep the profiler's trace, for TensorBoard or Perfetto.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from eagle_jax import api
+from eagle_jax.cli import options
 from eagle_jax.cli.console import one_sentence, out, writing
 
 
@@ -14,15 +15,14 @@ def quantize(
     folder: Annotated[str, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            metavar="KIND",
-            help="int8, int4 (groups of 32), int4-128, int4-asym or int4-128-asym (with zero points); after a slash "
+        options.option(
+            "--to KIND",
+            "int8, int4 (groups of 32), int4-128, int4-asym or int4-128-asym (with zero points); after a slash "
             "what the output matrix becomes: int4/int4.",
         ),
     ] = "int8",
     requantize: Annotated[
-        bool, typer.Option("--requantize", help="Quantize a second time what is quantized to another width already.")
+        bool, options.option("--requantize", "Quantize a second time what is quantized to another width already.")
     ] = False,
 ) -> None:
     """Write a model or a head with its weights quantized to 8 or 4 bits, in the format that vLLM reads too.

@@ -21,11 +21,11 @@ class Sampling(options.SamplingOptions):
 @one_sentence
 def regenerate(
     data: Annotated[pathlib.Path, typer.Argument(help="Conversations, in any form that train reads.", metavar="DATA")],
-    to: Annotated[pathlib.Path, typer.Option("--out", "-o", metavar="OUT.jsonl", help="Where the answers go.")],
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Answer only the first so many.")] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Answers decoded together.")] = 32,
+    to: Annotated[pathlib.Path, options.option("--out -o OUT.jsonl", "Where the answers go.")],
+    limit: Annotated[int | None, options.option("--limit", "Answer only the first so many.", min=1)] = None,
+    batch_size: Annotated[int, options.option("--batch-size", "Answers decoded together.", min=1)] = 32,
     write_every: Annotated[
-        int | None, typer.Option("--write-every", min=1, help="Conversations between two writes (4 batches).")
+        int | None, options.option("--write-every", "Conversations between two writes (4 batches).", min=1)
     ] = None,
     pair: options.ModelOptions = options.ModelOptions(),
     sampling: Sampling = Sampling(max_new_tokens=1024),

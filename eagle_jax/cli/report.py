@@ -37,6 +37,20 @@ def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
     return new_table(("method", *tables.SPENT), rows)
 
 
+def operations_table(findings: Sequence[api.Finding]) -> Table:
+    """Returns a table of the findings on each candidate; times are listed by number of rows, the fewest first."""
+    devices = ", ".join(dict.fromkeys(one.device for one in findings))
+    taken = api.fastest(findings)
+    rows = []
+    for one in findings:
+        times = "" if one.seconds is None else " ".join(f"{1e6 * seconds:.3g}" for seconds in one.seconds)
+        error = "" if one.error is None else f"{one.error:.1e}"
+        verdict = "taken" if taken.get((one.operation, one.shape)) == one.candidate else one.reason
+        rows.append((one.operation, one.shape, one.candidate, times, error, verdict))
+    headings = ("operation", "shape", "candidate", "us a call", "error", "")
+    return new_table(headings, rows, devices or "Nothing measured")
+
+
 def new_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *, overall: bool = False
 ) -> Table:

@@ -1,6 +1,7 @@
 """`eagle-jax serve`: an OpenAI-compatible server."""
 
 import contextlib
+import functools
 import ipaddress
 import time
 from collections.abc import Iterator, Sequence
@@ -13,16 +14,14 @@ from eagle_jax import api
 from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence, sentence, took
 
-server_option = options.panel("Server")
+server_option = functools.partial(options.option, panel="Server")
 
-Host = Annotated[str, server_option("--host", help="Address to listen at; 0.0.0.0 for every machine.")]
-Port = Annotated[int, server_option("--port", min=0, max=65535, help="0 takes a free one.")]
+Host = Annotated[str, server_option("--host", "Address to listen at; 0.0.0.0 for every machine.")]
+Port = Annotated[int, server_option("--port", "0 takes a free one.", min=0, max=65535)]
 ApiKey = Annotated[
-    str | None, server_option("--api-key", envvar="EAGLE_JAX_API_KEY", help="Key that requests have to bring.")
+    str | None, server_option("--api-key", "Key that requests have to bring.", envvar="EAGLE_JAX_API_KEY")
 ]
-Name = Annotated[
-    str | None, server_option("--name", help="What requests call the model; by default what --target says.")
-]
+Name = Annotated[str | None, server_option("--name", "What requests call the model; by default what --target says.")]
 
 
 @one_sentence
@@ -30,11 +29,11 @@ def serve(
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    slots: Annotated[int, server_option("--slots", min=1, help="Requests answered at a time.")] = 8,
+    slots: Annotated[int, server_option("--slots", "Requests answered at a time.", min=1)] = 8,
     max_tokens: options.MaxTokens = None,
-    max_queue: Annotated[int, server_option("--max-queue", min=1, help="Requests that may wait; others get 429.")] = 64,
+    max_queue: Annotated[int, server_option("--max-queue", "Requests that may wait; others get 429.", min=1)] = 64,
     max_seconds: Annotated[
-        float, server_option("--max-seconds", min=1.0, help="Longest time that one request is answered for.")
+        float, server_option("--max-seconds", "Longest time that one request is answered for.", min=1.0)
     ] = 600.0,
     prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
     api_key: ApiKey = None,
@@ -43,26 +42,23 @@ def serve(
     allow_origin: Annotated[
         list[str] | None,
         server_option(
-            "--allow-origin",
-            metavar="ORIGIN",
-            help="A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
+            "--allow-origin ORIGIN",
+            "A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
         ),
     ] = None,
     generation_config: options.GenerationConfig = False,
     tool_format: Annotated[
         str | None,
         server_option(
-            "--tool-format",
-            metavar="NAME",
-            help=f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
+            "--tool-format NAME",
+            f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
         ),
     ] = None,
     reasoning_format: Annotated[
         str | None,
         server_option(
-            "--reasoning-format",
-            metavar="NAME",
-            help=f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
+            "--reasoning-format NAME",
+            f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
             "default as its chat template says.",
         ),
     ] = None,

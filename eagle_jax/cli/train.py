@@ -24,8 +24,7 @@ from eagle_jax.evaluation import Acceptance, Prompter, Question, measure_accepta
 def train(
     config: Annotated[pathlib.Path, typer.Argument(help="The run's settings, YAML.", metavar="CONFIG.yaml")],
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting over the file's; may be repeated."),
+        list[str] | None, options.option("--set KEY=VALUE", "A setting over the file's; may be repeated.")
     ] = None,
     mesh: options.Mesh = None,
     coordinator: options.Coordinator = None,

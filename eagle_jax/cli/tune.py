@@ -4,15 +4,13 @@ import dataclasses
 import pathlib
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 
 from eagle_jax import api
 from eagle_jax.api import numbers_of
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
-from eagle_jax.cli.operations import operations
-from eagle_jax.cli.report import new_table, surroundings
+from eagle_jax.cli.report import new_table, operations_table, surroundings
 from eagle_jax.evaluation import read_questions
 
 SHOWN = 6  # trees of each batch size
@@ -22,27 +20,22 @@ TIMED, LEARNT = 8, 64  # questions of a file that trees are timed on, and that a
 @one_sentence
 def tune(
     pair: options.PairArguments = options.PairArguments(),
-    batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", metavar="N,N,...", help="Answers decoded together.")
-    ] = "1,4,8,16",
+    batch_sizes: Annotated[str, options.option("--batch-sizes N,N,...", "Answers decoded together.")] = "1,4,8,16",
     prompts: Annotated[
         pathlib.Path | None,
-        typer.Option(
-            "--prompts", metavar="FILE.jsonl", help="Questions in Spec-Bench's format; a few of our own by default."
-        ),
+        options.option("--prompts FILE.jsonl", "Questions in Spec-Bench's format; a few of our own by default."),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", "-n", help="Length of the answers that caches are made for.")
+        int, options.option("--max-new-tokens -n", "Length of the answers that caches are made for.")
     ] = 256,
     chat: options.Chat = None,
     drafter: options.Drafter = "auto",
     draft_model: options.DraftModel = None,
     calibrate: Annotated[
-        bool,
-        typer.Option("--calibrate", help="First measure how often the head's guesses are right; kept in its folder."),
+        bool, options.option("--calibrate", "First measure how often the head's guesses are right; kept in its folder.")
     ] = False,
     ops: Annotated[
-        bool, typer.Option("--ops", help="Measure which candidate computes each operation fastest, and nothing else.")
+        bool, options.option("--ops", "Measure which candidate computes each operation fastest, and nothing else.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -99,7 +92,7 @@ def tune_operations(pair: options.ModelOptions, as_json: bool) -> None:
     if as_json:
         print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in findings]})
         return
-    out.print(operations(findings))
+    out.print(operations_table(findings))
     err.print("Kept; models loaded from now on go by it.", style="dim", markup=False)
 
 

@@ -9,7 +9,7 @@ from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence
 from eagle_jax.cli.serve import ApiKey, Host, Name, Port, server_option, serving_room, started, warn_of_open_doors
 
-Open = Annotated[bool, server_option("--open", help="Open the page in a browser.")]
+Open = Annotated[bool, server_option("--open", "Open the page in a browser.")]
 READERS = 2  # answers at a time of the drafter that the page begins with; of others that readers choose, one
 
 
