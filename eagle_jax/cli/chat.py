@@ -72,8 +72,7 @@ def chat(
     drafter = drafting.arguments
     model = pair.load(**drafting.sources)
     request = sampling.request | parsing.parse_set(settings)
-    if generation_config:
-        request = parsing.recommended(model, request)
+    request = parsing.recommended(model, request) if generation_config else request
     if not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
             "a conversation needs a chat template, and the model's tokenizer has none; put one into its folder as "

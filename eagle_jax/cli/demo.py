@@ -1,6 +1,6 @@
 """`eagle-jax demo`: short chats with a published model, each answered plainly and with EAGLE."""
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import jax
@@ -25,16 +25,7 @@ TEMPERATURES = (0.0, 0.7)
 MAX_NEW_TOKENS = 64
 
 
-@dataclasses.dataclass
-class Pair:
-    """One chat at one temperature, answered in two ways."""
-
-    plain: api.Result
-    eagle: api.Result
-
-    @property
-    def same(self) -> bool:
-        return self.plain.token_ids == self.eagle.token_ids
+Pair = tuple[api.Result, api.Result]  # one chat at one temperature, answered plainly and with EAGLE
 
 
 @one_sentence
@@ -96,15 +87,15 @@ def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
     write("\n")
     assert eagle is not None  # the last chunk brings it
     plain = api.generate(model, prompt, drafter="none", **request)
-    return Pair(plain, eagle)
+    return plain, eagle
 
 
 def _line(pairs: list[Pair]) -> str:
     """Returns speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
-    plain, eagle = (_speed([getattr(pair, way) for pair in pairs]) for way in ("plain", "eagle"))
-    steps = sum(pair.eagle.stats.steps for pair in pairs)
-    length = sum(sum(pair.eagle.stats.accepted_lengths) for pair in pairs) / max(steps, 1)
-    same = sum(pair.same for pair in pairs)
+    plain, eagle = map(_speed, zip(*pairs, strict=True))
+    steps = sum(drafted.stats.steps for _, drafted in pairs)
+    length = sum(sum(drafted.stats.accepted_lengths) for _, drafted in pairs) / max(steps, 1)
+    same = sum(one.token_ids == drafted.token_ids for one, drafted in pairs)
     texts = f"identical texts: {'yes' if same == len(pairs) else 'NO'}"
     return (
         f"plain {plain:.0f} tokens/s, EAGLE {eagle:.0f} tokens/s ({eagle / max(plain, 1e-9):.2f} times), "
@@ -112,6 +103,6 @@ def _line(pairs: list[Pair]) -> str:
     )
 
 
-def _speed(results: list[api.Result]) -> float:
+def _speed(results: Sequence[api.Result]) -> float:
     tokens = sum(len(result.token_ids) - 1 for result in results)
     return tokens / max(sum(result.stats.decode_seconds for result in results), 1e-9)

@@ -170,12 +170,7 @@ def report(
 
 @evaluate.command("compare")
 @one_sentence
-def compare_answers(
-    first: Line,
-    second: Line,
-    target: options.Target = None,
-    dtype: options.Dtype = None,
-) -> None:
+def compare_answers(first: Line, second: Line, target: options.Target = None, dtype: options.Dtype = None) -> None:
     """Tell whether two files hold the same texts, and if not, where each pair parts and how close the choice was.
 
     At that place the target is asked once more: its two best tokens and their logits (when sampling: what the draw
@@ -208,7 +203,7 @@ def _ask(
     questions: Sequence[Question],
     methods: Sequence[Method],
     repeats: int,
-    sampling: dict[str, Any],
+    sampling: Any,
 ) -> None:
     """All that is not answered yet; then the parts of a step, once."""
     with counting("Asking") as progress:

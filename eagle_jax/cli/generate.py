@@ -48,8 +48,7 @@ def generate(
     is_chat = parsing.wants_chat(model, chat)
     question = as_chat([{"role": "user", "content": words}], thinking) if is_chat else words
     request = {**sampling.request, "stop": stop or None, **drafter, **parsing.parse_set(settings)}
-    if generation_config:
-        request = parsing.recommended(model, request)
+    request = parsing.recommended(model, request) if generation_config else request
     if as_json or num_samples != 1:
         _print_answers(model, question, request, num_samples, as_json)
     else:

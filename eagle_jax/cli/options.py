@@ -62,8 +62,6 @@ Chat = Annotated[
 ]
 
 Stop = Annotated[list[str] | None, sampling_option("--stop", "End answers before this text; may be repeated.")]
-
-
 IgnoreUnknown = Annotated[
     bool,
     option(

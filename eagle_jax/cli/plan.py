@@ -54,9 +54,7 @@ def plan(
         raise ValueError(f"--memory {memory:g}; expected the gigabytes of a chip, such as 16")
     arguments: dict[str, Any] = dict(memory=memory * 1e9, requests=requests, slots=slots, nodes=nodes, dtype=dtype)
     arguments |= {} if quantize is None else {"quantize": quantize}
-    meshes: list[dict[str, Any]] = (
-        [dict(mesh=mesh)] if mesh else [dict(chips=count) for count in parse_numbers(chips, "--chips")]
-    )
+    meshes: list[Any] = [dict(mesh=mesh)] if mesh else [dict(chips=n) for n in parse_numbers(chips, "--chips")]
     names = EXAMPLES if target is None else (target,)
     plans = [(name, plan_of(name, head, **arguments, **one)) for name in names for one in meshes]
     if as_json:
@@ -86,7 +84,5 @@ def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _row(plan: Plan) -> tuple[str, ...]:
-    chips, axes = 1, ",".join(f"{axis}:{size}" for axis, size in plan.mesh.items())
-    for size in plan.mesh.values():
-        chips *= size
+    chips, axes = math.prod(plan.mesh.values()), ",".join(f"{axis}:{size}" for axis, size in plan.mesh.items())
     return str(chips), axes, str(plan.requests), *(f"{getattr(plan, part) / 1e9:.2f}" for part in PARTS)

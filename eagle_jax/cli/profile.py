@@ -14,13 +14,6 @@ from eagle_jax.cli.report import new_table, surroundings
 PROMPT = "A train travels 60 miles in 2 hours. How fast is it?"
 
 
-@dataclasses.dataclass(frozen=True)
-class Drafting(options.DraftingOptions):
-    """Without `--datastore`."""
-
-    datastore: str | None = dataclasses.field(default=None, init=False)
-
-
 @one_sentence
 def profile(
     pair: options.PairArguments = options.PairArguments(),
@@ -29,7 +22,9 @@ def profile(
         int, options.option("--max-new-tokens -n", "Length of the answer that caches are made for.")
     ] = 256,
     chat: options.Chat = None,
-    drafting: Drafting = Drafting(),
+    drafter: options.Drafter = "auto",
+    tree: options.Tree = "auto",
+    draft_model: options.DraftModel = None,
     trace: Annotated[
         pathlib.Path | None, options.option("--trace DIR", "Keep the profiler's trace, for TensorBoard or Perfetto.")
     ] = None,
@@ -45,11 +40,11 @@ def profile(
 
     - `eagle-jax profile ./llama ./eagle --trace traces`
     """
-    arguments = drafting.arguments
-    model = pair.load(**drafting.sources)
+    drafting: dict[str, Any] = dict(drafter=drafter, tree=parsing.parse_tree(tree))
+    model = pair.load(draft=draft_model)
     question: Any = [{"role": "user", "content": prompt}] if parsing.wants_chat(model, chat) else prompt
     with err.status("Compiling and running"):
-        profiled = api.profile(model, question, max_new_tokens=max_new_tokens, folder=trace, **arguments)
+        profiled = api.profile(model, question, max_new_tokens=max_new_tokens, folder=trace, **drafting)
     if as_json:
         print_json(surroundings() | dataclasses.asdict(profiled))
         return

@@ -99,21 +99,16 @@ def differences(conversations: Talks, plain: str) -> list[str]:
     base = {conversation.id: conversation for conversation in conversations[plain]}
     sentences = []
     for name in (name for name in conversations if name != plain):
-        pairs = (
-            (conversation.id, divergence(base[conversation.id], conversation))
-            for conversation in conversations[name]
-            if conversation.id in base
-        )
-        differing = [(id_, place) for id_, place in pairs if place]
-        if not differing:
-            continue
-        (id_, (turn, token)), more = differing[0], len(differing) - 1
-        also = f", and {more} more question{'s' * (more > 1)}" if more else ""
-        sentences.append(
-            f"Texts of {plain} and {name} part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In "
-            "bfloat16 rounding may decide between two tokens that are nearly tied; --dtype float32 leaves it next to "
-            "nothing to decide."
-        )
+        pairs = [(base[one.id], one) for one in conversations[name] if one.id in base]
+        differing = [(one.id, place) for first, one in pairs if (place := divergence(first, one))]
+        if differing:
+            (id_, (turn, token)), more = differing[0], len(differing) - 1
+            also = f", and {more} more question{'s' * (more > 1)}" if more else ""
+            sentences.append(
+                f"Texts of {plain} and {name} part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In "
+                "bfloat16 rounding may decide between two tokens that are nearly tied; --dtype float32 leaves it next "
+                "to nothing to decide."
+            )
     return sentences
 
 

@@ -47,11 +47,8 @@ def train(
         raise ValueError("--processes and --process are for several processes that meet; give --coordinator too")
     spread = [] if mesh is None else [f"mesh={mesh}"]
     chosen = api.read_config(config, [*(settings or ()), *spread])
-    questions = (
-        None
-        if chosen.evaluation.questions is None
-        else _questions(chosen.evaluation.questions, chosen.evaluation.limit)
-    )
+    asked = chosen.evaluation
+    questions = None if asked.questions is None else _questions(asked.questions, asked.limit)
     if coordinator is not None:
         with err.status("Waiting for the other processes"):
             api.join(coordinator, processes, process)
