@@ -22,6 +22,19 @@ from eagle_jax.methods.budgets import Budget
 from eagle_jax.serving import ui
 from eagle_jax.tuning.tree_costs import Costs, Estimate
 
+NOTHING = api.Stats(  # of an answer that the prompt's forward pass gives
+    steps=0,
+    mean_accepted_length=float("nan"),
+    accepted_lengths=[],
+    accepted_by_depth=[],
+    structured_seconds=0.0,
+    compile_seconds=0.0,
+    prefill_seconds=0.01,
+    first_token_seconds=0.01,
+    decode_seconds=0.0,
+    tokens_per_second=float("nan"),
+)
+
 
 @dataclasses.dataclass
 class FakeTokenizer:
@@ -95,18 +108,9 @@ class Fake:
         if self.empty:
             return self.one_token()
         steps = 3 if drafter == "none" else 1
-        stats = api.Stats(
-            steps=steps,
-            mean_accepted_length=3 / steps,
-            accepted_lengths=[3 // steps] * steps,
-            accepted_by_depth=[1.0, 0.5],
-            structured_seconds=0.0,
-            compile_seconds=0.0,
-            prefill_seconds=0.01,
-            first_token_seconds=0.01,
-            decode_seconds=0.02,
-            tokens_per_second=150.0,
-        )
+        accepted = dict(accepted_lengths=[3 // steps] * steps, accepted_by_depth=[1.0, 0.5])
+        speeds = dict(decode_seconds=0.02, tokens_per_second=150.0)
+        stats = dataclasses.replace(NOTHING, steps=steps, mean_accepted_length=3 / steps, **accepted, **speeds)
         return api.Result(
             text="".join(self.words),
             token_ids=self.plain_ids if drafter == "none" else [5, 6, 7],
@@ -132,20 +136,9 @@ class Fake:
         )
 
     def one_token(self) -> api.Result:
-        nan = float("nan")
-        stats = api.Stats(
-            steps=0,
-            mean_accepted_length=nan,
-            accepted_lengths=[],
-            accepted_by_depth=[],
-            structured_seconds=0.0,
-            compile_seconds=0.0,
-            prefill_seconds=0.01,
-            first_token_seconds=0.01,
-            decode_seconds=0.0,
-            tokens_per_second=nan,
+        return api.Result(
+            text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=NOTHING
         )
-        return api.Result(text="a", token_ids=[5], finish_reason="length", logprobs=None, prompt_tokens=4, stats=stats)
 
     def load(
         self,
@@ -351,38 +344,12 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch) -> Fake:
     fake = Fake()
-    commands = (
-        "load",
-        "with_head",
-        "generate",
-        "stream",
-        "describe",
-        "convert",
-        "convert_gguf",
-        "quantize",
-        "train",
-        "regenerate",
-        "default_target",
-    )
+    names = "load with_head generate stream describe convert convert_gguf quantize train regenerate default_target tune"
+    more = "calibrate_head measure_operations profile tokenizer_of make_datastore tree_shape time_parts trace"
+    for name in (*names.split(), *more.split(), "closest_draws", "fingerprints", "encode", "dtype_name"):
+        monkeypatch.setattr(api, name, getattr(fake, name))
     monkeypatch.setattr(api, "keep_budgets", fake.kept.extend)
     monkeypatch.setattr(api, "operation_findings", lambda: fake.findings)
-    for name in (
-        *commands,
-        "tune",
-        "calibrate_head",
-        "measure_operations",
-        "profile",
-        "tokenizer_of",
-        "make_datastore",
-        "tree_shape",
-        "time_parts",
-        "trace",
-        "closest_draws",
-    ):
-        monkeypatch.setattr(api, name, getattr(fake, name))
-    monkeypatch.setattr(api, "fingerprints", fake.fingerprints)
-    monkeypatch.setattr(api, "encode", fake.encode)
-    monkeypatch.setattr(api, "dtype_name", fake.dtype_name)
     monkeypatch.setattr(api, "Job", fake.job)
     monkeypatch.setattr(api, "Engine", fake.engine)
     monkeypatch.setattr(serving, "create_app", fake.create_app)
