@@ -7,16 +7,7 @@ from typing import Annotated
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.report import as_dict, bench_table, differences, skipped_of, spent_table, surroundings
-from eagle_jax.evaluation import (
-    EAGLE,
-    OVERALL,
-    PLAIN,
-    Conversation,
-    Prompter,
-    by_group,
-    compare,
-    read_questions,
-)
+from eagle_jax.evaluation import EAGLE, OVERALL, PLAIN, Conversation, Prompter, by_group, compare, read_questions
 from eagle_jax.evaluation.results import left_out, repeated
 
 

@@ -194,10 +194,10 @@ class ModelOptions:
         for name in ("target_config", "head_config"):
             if name in given:
                 given[name] = parsing.parse_entries(given[name], f"--{name.replace('_', '-')}")
-        head = given.pop("head", None)
-        target = given.pop("target", None) or api.default_target(head)  # before the spinner: it may show a download
-        with err.status(f"Loading {target}"):
-            return api.load(target, head, **given)
+        if "target" not in given:  # before the spinner: it may show a download
+            given["target"] = api.default_target(given.get("head"))
+        with err.status(f"Loading {given['target']}"):
+            return api.load(**given)
 
 
 @dataclasses.dataclass(frozen=True)

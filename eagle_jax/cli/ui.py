@@ -9,7 +9,6 @@ from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence
 from eagle_jax.cli.serve import ApiKey, Host, Name, Port, server_option, serving_room, started, warn_of_open_doors
 
-Open = Annotated[bool, server_option("--open", "Open the page in a browser.")]
 READERS = 2  # answers at a time of the drafter that the page begins with; of others that readers choose, one
 
 
@@ -18,7 +17,7 @@ def ui(
     pair: options.ModelOptions = options.ModelOptions(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    open_: Open = False,
+    open_: Annotated[bool, server_option("--open", "Open the page in a browser.")] = False,
     max_tokens: options.MaxTokens = None,
     api_key: ApiKey = None,
     name: Name = None,
