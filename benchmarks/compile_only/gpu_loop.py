@@ -13,6 +13,7 @@ Not seen is what needs the device: times, and which of several kernels for one p
 
 import argparse
 import contextlib
+import dataclasses
 import math
 import os
 import re
@@ -36,21 +37,46 @@ from eagle_jax.ops.gpu import int4 as int4_gpu
 from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.workarounds import loop_options
 
-# What the compiler asks about a GPU, in the form of XLA's GpuTargetConfigProto; NVIDIA's H200 data sheet.
-H200 = """
-gpu_device_info {
-  name: "NVIDIA H200" device_vendor: "NVIDIA Corporation"
-  cuda_compute_capability { major: 9 minor: 0 }
-  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
-  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+# What the compiler asks about a GPU, in the form of XLA's GpuTargetConfigProto.
+TARGET_CONFIG = """
+gpu_device_info {{
+  name: "{name}" device_vendor: "NVIDIA Corporation"
+  cuda_compute_capability {{ major: {capability[0]} minor: {capability[1]} }}
+  core_count: {cores} fpus_per_core: {fpus} clock_rate_ghz: {clock}
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: {threads}
   registers_per_block_limit: 65536 registers_per_core_limit: 65536
-  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: {shared_optin} shared_memory_per_core: {shared}
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
-  device_memory_size: 151397597184 memory_bandwidth: 4800000000000 l2_cache_size: 52428800
-}
+  device_memory_size: {memory} memory_bandwidth: {bandwidth} l2_cache_size: {l2}
+}}
 platform_name: "CUDA"
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU of NVIDIA's, from its data sheet: sizes in bytes, the clock in GHz, the bandwidth in bytes a second."""
+
+    name: str
+    capability: tuple[int, int]
+    cores: int
+    fpus: int
+    clock: float
+    threads: int
+    shared_optin: int
+    shared: int
+    memory: int
+    bandwidth: int
+    l2: int
+
+
+GPUS = {
+    "h200": Gpu("NVIDIA H200", (9, 0), 132, 128, 1.98, 2048, 232448, 233472, 151397597184, 4800 * 10**9, 50 * 2**20),
+    "a100": Gpu("NVIDIA A100", (8, 0), 108, 64, 1.41, 2048, 166912, 167936, 42949672960, 1555 * 10**9, 40 * 2**20),
+    "l4": Gpu("NVIDIA L4", (8, 9), 58, 128, 2.04, 1536, 101376, 102400, 24 * 10**9, 300 * 10**9, 48 * 2**20),
+    "t4": Gpu("Tesla T4", (7, 5), 40, 64, 1.59, 1024, 65536, 65536, 16 * 10**9, 320 * 10**9, 4 * 2**20),
+}
 LARGE = 2**23  # numbers: half of the smallest matrix of an 8B target, and four times a cache of 2,048 slots
 COLUMNS = ("weights", "attention", "nodes", "kernels a step", "on top, MB", "copies of a cache", "matrices dequantized")
 
@@ -103,20 +129,21 @@ def compiled(nodes: int, quantize: str | None, options: argparse.Namespace) -> j
 
 
 @contextlib.contextmanager
-def as_if_there() -> Iterator[None]:
+def as_if_there(name: str = "h200") -> Iterator[None]:
     """For all that asks which platform this is; newer Pallas asks which device."""
     with contextlib.ExitStack() as during:
         during.enter_context(shapes.platform("gpu"))
         if hasattr(jax.sharding, "AbstractDevice"):
-            named = jax.sharding.AbstractDevice("NVIDIA H200", None, "gpu")
-            mesh = jax.sharding.AbstractMesh((), (), abstract_device=named)
+            device = jax.sharding.AbstractDevice(GPUS[name].name, None, "gpu")
+            mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
             during.enter_context(jax.sharding.use_abstract_mesh(mesh))
         yield
 
 
-def on_gpu(tree: Any) -> Any:
-    """The same shapes, on an H200 as its compiler sees it."""
-    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=H200)
+def on_gpu(tree: Any, name: str = "h200") -> Any:
+    """The same shapes, on a GPU as its compiler sees it."""
+    config = TARGET_CONFIG.format(**dataclasses.asdict(GPUS[name]))
+    topology = topologies.get_topology_desc(platform="cuda", topology="1x1x1", target_config=config)
     one = SingleDeviceSharding(topology.devices[0])
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), tree)
 

@@ -122,6 +122,7 @@ def arguments(
     quantize: str | None,
     mode: Sampling = GREEDY,
     logprobs: int = 0,
+    dtype: Any = jnp.bfloat16,
 ) -> tuple[Any, ...]:
     """Target, drafter, requests and state of the loop as shapes with shardings; without a policy it decodes plainly.
 
@@ -130,11 +131,11 @@ def arguments(
     """
     config = widened(config, sharding.sizes)
     scheme, head_scheme = schemes_of(quantize)
-    target = placed(plan.target_shapes(config, jnp.bfloat16, scheme), sharding, sharding.target)
+    target = placed(plan.target_shapes(config, dtype, scheme), sharding, sharding.target)
     drafter: Any = Plain()
     if head is not None and policy is not None:
         head = dataclasses.replace(head, layers=widened(head.layers, sharding.sizes))
-        drafter = placed(drafting(plan.head_shapes(head, jnp.bfloat16, head_scheme), policy), sharding, sharding.head)
+        drafter = placed(drafting(plan.head_shapes(head, dtype, head_scheme), policy), sharding, sharding.head)
     rows = requests * sharding.sizes[DATA]
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)
     settings = Settings(floats, whole, floats, floats, request_keys([0] * rows, [0] * rows))

@@ -44,15 +44,15 @@ CHUNK = 256
 @contextlib.contextmanager
 def chip(name: str) -> Any:
     """While tracing and compiling: the device is this one."""
-    with gpu_loop.as_if_there() if name == "h200" else shapes.platform("tpu"):
+    with gpu_loop.as_if_there(name) if name in gpu_loop.GPUS else shapes.platform("tpu"):
         yield
 
 
 def on(name: str, tree: Any) -> Any:
     """The same shapes on this chip."""
-    if name == "h200":
-        return gpu_loop.on_gpu(tree)
-    one = SingleDeviceSharding(shapes.tpu_mesh("v6e:2x2", (1, 1)).mesh.devices.item())
+    if name in gpu_loop.GPUS:
+        return gpu_loop.on_gpu(tree, name)
+    one = SingleDeviceSharding(shapes.tpu_mesh(f"{name}:2x2", (1, 1)).mesh.devices.item())
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=one), tree)
 
 

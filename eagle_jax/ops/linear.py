@@ -24,6 +24,10 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 # numbers are slower than the next larger of these, and are padded to it.
 FEW_ROWS = (4, 8, 16, 32)
 
+# Where a product of one row is slow in XLA, which then gets it twice: CPUs have a fast path for two bfloat16 rows and
+# more, and for a GPU before Ampere, which has float16, a float32 copy of the matrix is written
+# (`benchmarks.compile_only.colab`).
+NOT_ALONE = (("cpu", jnp.dtype("bfloat16")), ("gpu", jnp.dtype("float16")))
 
 Weight = Array | QuantArray | PackedWeight | Transposed
 
@@ -79,8 +83,8 @@ def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) 
 
 
 def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, "..."]:
-    is_single = weight.dtype == jnp.bfloat16 and rows.shape[0] == 1 and jax.default_backend() == "cpu"
-    if is_single:  # XLA:CPU's fast path takes two bfloat16 rows or more
+    is_single = rows.shape[0] == 1 and (jax.default_backend(), weight.dtype) in NOT_ALONE
+    if is_single:
         rows = jnp.concatenate([rows, rows])
     if weight.dtype == jnp.float32 and axis == weight.ndim - 1 and jax.default_backend() == "cpu" and not is_sharded():
         return _as_stored_dot(rows, weight.reshape(-1, weight.shape[-1])).reshape(-1, *weight.shape[:-1])

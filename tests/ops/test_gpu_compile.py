@@ -55,6 +55,13 @@ def test_memory_is_within_a_tenth_of_the_plan():
     assert len(_cells(shown.stdout, "h200")) == 8
 
 
+def test_a_t4_copies_no_matrix_for_a_single_row():
+    """Whose products of one float16 row XLA made with float32 copies of all weights, 2 GB for the output matrix."""
+    shown = _run("-m", "benchmarks.compile_only.colab", "--devices", "t4", "--layers", "1")
+    assert shown.returncode == 0, shown.stdout + shown.stderr[-3000:]
+    assert [cells[-1] for cells in _cells(shown.stdout, "t4")] == ["", "0"] * 2
+
+
 def test_floats_of_a_whole_matrix_are_seen():
     """The control: of matrices turned as for a TPU, XLA makes floats in memory."""
     shown = _run(str(HERE / "gpu_turned.py"))

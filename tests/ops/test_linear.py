@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.ops.linear import FEW_ROWS, matmul
+from eagle_jax.ops.linear import FEW_ROWS, NOT_ALONE, matmul, reference
 
 
 @pytest.mark.parametrize("count", [1, 2, FEW_ROWS[0], FEW_ROWS[0] + 1, FEW_ROWS[-1], FEW_ROWS[-1] + 1])
@@ -29,3 +29,12 @@ def test_the_gradients_of_a_product(shape, getkey):
     for gradient, wanted_gradient in zip(back(towards), wanted_back(towards), strict=True):
         assert gradient.shape == wanted_gradient.shape
         assert jnp.allclose(gradient, wanted_gradient, atol=1e-5)
+
+
+@pytest.mark.parametrize("platform, dtype", NOT_ALONE)
+def test_a_single_row_that_is_slow_alone_is_multiplied_twice(platform, dtype, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    row, weight = jnp.ones((1, 16), dtype), jnp.ones((8, 16), dtype)
+    program = jax.make_jaxpr(lambda row, weight: reference(row, weight, jnp.int32(1)))(row, weight)
+    rows = [equation.invars[0].aval.shape[0] for equation in program.eqns if equation.primitive.name == "dot_general"]
+    assert rows == [2] and program.out_avals[0].shape == (1, 8)
