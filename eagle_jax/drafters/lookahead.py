@@ -11,9 +11,9 @@ n-gram that the target itself has written:
     row 2        3        4        5            each below row 1's
     drawn        4        5        6            what the target draws below row 2
 
-The window is a tree, so its pass is the pass that checks guesses. Column n-grams go to a pool, sorted by their first
-token; those that begin with the root are the guesses. Nothing is trained. At temperature > 0 the iteration runs with
-the noise of its positions, and its fixed point is the very text that will be drawn.
+The window is part of the tree, so one target pass both advances it and checks the guesses. Column n-grams go to a pool,
+indexed by their first token; those that begin with the root are the guesses. Nothing is trained. At temperature > 0 the
+iteration runs with the noise of its positions, and its fixed point is the very text that will be drawn.
 
 Cost of one step: (window + guesses) x (ngram - 1) nodes in the target's pass, most of which can never be accepted: it
 pays only where rows are nearly free. The pool holds vocabulary x guesses x (ngram - 1) tokens for every row of a batch.
@@ -33,7 +33,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class LookaheadState:
-    """The window of the Jacobi iteration, and a pool of g n-grams for each token, of c tokens after it.
+    """The window of the Jacobi iteration, and a pool: for each token g n-grams, each with the k tokens that follow it.
 
     Attributes:
         window: the guesses ahead of the text, row by row.
@@ -42,7 +42,7 @@ class LookaheadState:
     """
 
     window: Int[Array, "b c w"]
-    pool: Int[Array, "b v g c"]
+    pool: Int[Array, "b v g k"]
     written: Int[Array, "b v"]
 
 
@@ -93,9 +93,10 @@ class Lookahead(Drafter):
             return self._iterate(state, observed.checked, observed.count)
 
     def _read(self, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
-        """Adds the n-grams of a stretch of text, but not those that go on in the next stretch. Its tokens, spread out,
-        are also what the iteration begins with. The last token before the root is observed alone, and begins no
-        iteration.
+        """Adds the n-grams of a stretch of text, but not those that go on in the next stretch.
+
+        The window is first filled with tokens picked all over the prompt (every 7th, wrapping around), so that it does
+        not start with one repeated token. A stretch of one token, such as the last one of a prompt, leaves it as it is.
         """
         batch, rows = observed.tokens.shape
         index = jnp.arange(rows, dtype=jnp.int32)[None]
@@ -111,9 +112,9 @@ class Lookahead(Drafter):
             jnp.arange(self.rows * self.window, dtype=jnp.int32)[None] * 7 % jnp.maximum(observed.count, 1)[:, None]
         )
         window = jnp.take_along_axis(observed.tokens, spread, axis=1).reshape(state.window.shape)
-        some = (observed.count > 1)[:, None, None]
+        fills_window = (observed.count > 1)[:, None, None]
         return LookaheadState(
-            window=jnp.where(some, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written
+            window=jnp.where(fills_window, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written
         )
 
     def _iterate(self, state: LookaheadState, checked: Verification, count: Int[Array, "b"]) -> LookaheadState:
@@ -123,7 +124,7 @@ class Lookahead(Drafter):
         columns = jnp.concatenate([state.window, drawn[:, None]], axis=1)
         active = jnp.broadcast_to((count > 0)[:, None], drawn.shape)
         state = _remember(state, columns[:, 0], columns[:, 1:].swapaxes(1, 2), active)
-        # row 1, one position later, is row 0 below the next root if one token was accepted; another skips a column
+        # with one accepted token row 1 becomes row 0 below the new root; each further one shifts the columns by one
         skip = (jnp.arange(self.window, dtype=jnp.int32)[None] + jnp.maximum(count - 1, 0)[:, None]) % self.window
         moved = jnp.take_along_axis(columns[:, 1:], jnp.broadcast_to(skip[:, None], state.window.shape), axis=2)
         window = jnp.where((count > 0)[:, None, None], moved, state.window)
@@ -151,22 +152,24 @@ class Lookahead(Drafter):
 
 
 def _remember(
-    state: LookaheadState, keys: Int[Array, "b r"], ngrams: Int[Array, "b r c"], counts: Bool[Array, "b r"]
+    state: LookaheadState, keys: Int[Array, "b r"], ngrams: Int[Array, "b r k"], is_valid: Bool[Array, "b r"]
 ) -> LookaheadState:
-    """Returns the pool with the n-grams that count and that it does not have, each in place of its key's oldest."""
+    """Adds the valid n-grams that the pool lacks; each replaces the oldest one of its key."""
     guesses = state.pool.shape[2]
     earlier = jnp.tril(jnp.ones((keys.shape[1],) * 2, bool), -1)[None]
     same_key = keys[:, :, None] == keys[:, None, :]
     same = same_key & jnp.all(ngrams[:, :, None] == ngrams[:, None, :], axis=3)
     stored = jnp.take_along_axis(state.pool, keys[:, :, None, None], axis=1)
-    new = counts & ~jnp.any(jnp.all(stored == ngrams[:, :, None], axis=3), axis=2)
+    new = is_valid & ~jnp.any(jnp.all(stored == ngrams[:, :, None], axis=3), axis=2)
     new &= ~jnp.any(same & earlier & new[:, None, :], axis=2)
 
     others = same_key & new[:, None, :]
-    before = jnp.sum(others & earlier, axis=2, dtype=jnp.int32)
-    behind = jnp.sum(others & earlier.swapaxes(1, 2), axis=2, dtype=jnp.int32)
-    slot = (jnp.take_along_axis(state.written, keys, axis=1) + before) % guesses
-    at = jnp.where(new & (behind < guesses), keys, state.pool.shape[1])  # out of range: dropped
+    num_earlier = jnp.sum(others & earlier, axis=2, dtype=jnp.int32)
+    num_later = jnp.sum(others & earlier.swapaxes(1, 2), axis=2, dtype=jnp.int32)
+    slot = (jnp.take_along_axis(state.written, keys, axis=1) + num_earlier) % guesses
+    # an n-gram that later ones of this call would overwrite gets an index out of range, which the scatter drops: two
+    # writes to one place have no defined order
+    at = jnp.where(new & (num_later < guesses), keys, state.pool.shape[1])
 
     def put(pool: Array, at: Array, slot: Array, rows: Array) -> Array:
         return pool.at[at, slot].set(rows, mode="drop")

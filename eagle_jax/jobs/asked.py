@@ -93,7 +93,11 @@ def ask(model: Model, row: Row, defaults: Defaults) -> PendingRow | Refused:
 
 def refused(row: Row, error: Exception) -> Refused:
     """Returns a row that cannot be answered, and why."""
-    message = sentence(error) if row.response_format is None else row.response_format.in_request_names(sentence(error))
+    message = (
+        sentence(error)
+        if row.response_format is None
+        else row.response_format.with_request_field_names(sentence(error))
+    )
     return Refused(row.number, row.id, message, row.response_format is not None)
 
 

@@ -167,7 +167,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     try:
         call = parse(body, ignore_unknown)
     except ValueError as error:
-        raise ValueError(response_format.in_request_names(str(error))) from None
+        raise ValueError(response_format.with_request_field_names(str(error))) from None
     if call.stream:
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
     if call.samples * len(call.prompts) > MOST_ANSWERS:

@@ -46,13 +46,16 @@ def prefill(
 ) -> DecodeState:
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
-    A chunk is a tree that happens to be a chain, with every row accepted. One program serves all prompt lengths: the
-    chunks are a device loop up to the longest prompt. `t` is more than `slots`, `slots` at least the longest prompt
-    rounded up to chunks. `logprobs` is what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of
-    the likeliest ones too. `sharding` says where everything lies when there are several devices.
+    A chunk is a tree that happens to be a chain, every node of which is accepted. One program serves all prompt
+    lengths: the chunks are a device loop up to the longest prompt. Equivalent to `init_prefill`, `read_prompts` and
+    `first_tokens` in turn; a server calls these separately.
 
-    It is `init_prefill`, `read_prompts` to the end and `first_tokens`, which a server runs one by one
-    (`sharding` is read by their wrapper `sharded`).
+    Args:
+        tokens: `t` must be greater than `slots`.
+        slots: at least the longest prompt, rounded up to whole chunks.
+        logprobs: what to record for each token: 0 nothing, 1 its log-probability, 2 also the likeliest tokens and
+            theirs.
+        sharding: where everything lies when there are several devices; used by the decorator `sharded`.
     """
     reading = init_prefill(target, drafter, params, slots=slots)
     reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
@@ -75,7 +78,9 @@ def init_prefill(
 def restart_prefill(
     target: Target, drafter: Drafter, params: BatchParams, reading: PrefillState, *, sharding: Sharding | None = None
 ) -> PrefillState:
-    """Runs `init_prefill` in the memory of prompts read before, whose keys and values stay in it unread."""
+    """Returns what `init_prefill` does, in the KV arrays of an earlier `PrefillState` instead of zeros; what they hold
+    is never read.
+    """
     fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:
@@ -110,7 +115,7 @@ def read_prompts(
         start = jnp.full(batch, index * chunk, jnp.int32)
         chunk_tokens = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
         output, cache = read_chunk(target, chunk_tokens[:, :chunk], start, lengths, cache, drafter.taps)
-        # the last row of a prompt waits: what follows it is yet to be drawn
+        # not the last token of a prompt: the token after it is not drawn yet, `first_tokens` observes it
         observed = CommittedRows(
             start=start,
             count=jnp.clip(lengths - 1 - start, 0, chunk),
@@ -144,8 +149,9 @@ def first_tokens(
     params = params.for_mode(mode)
     lengths, last = jnp.asarray(params.prompt_length), reading.last
     logits = target.logits(last[0])
-    noise, start_state = noise_after(target, params, lengths - 1, 1, mode), jnp.zeros_like(lengths)
-    text = Prefix.of_text(tokens, lengths, lengths, start_state)
+    noise = noise_after(target, params, lengths - 1, 1, mode)
+    automaton_start = jnp.zeros_like(lengths)
+    text = Prefix.of_text(tokens, lengths, lengths, automaton_start)
     drawn = sampling.draw(adjust_logits(logits, params, text, ByRequest()), noise, params.settings, mode)
     failed = ~is_finite(last[0])[:, 0]
     observed = CommittedRows(
@@ -167,7 +173,7 @@ def first_tokens(
         length=lengths,
         done=stopped | failed | (lengths + 1 >= params.limit),
         stopped=stopped & ~failed,
-        automaton=automaton_after(params, start_state, text, accepted),
+        automaton=automaton_after(params, automaton_start, text, accepted),
         logprobs=logprobs_so_far,
         top=top,
     )
@@ -183,7 +189,7 @@ def empty_state(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> DecodeState:
-    """Returns a batch in which no row has begun: all are done, and their places free."""
+    """Returns the state of an empty batch: every row counts as done, so its place is free."""
     reading = init_prefill(target, drafter, params, slots=slots)
     return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
 
@@ -192,21 +198,21 @@ def _without_answers(
     tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: int, vocab_size: int
 ) -> DecodeState:
     """Returns rows that are done and have no answers."""
-    places = (*tokens.shape, min(TOP, vocab_size))
+    top_shape = (*tokens.shape, min(TOP, vocab_size))
     batch = tokens.shape[0]
-    no_token, no = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
+    zeros, false = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     return DecodeState(
         tokens=tokens,
-        length=no_token,
-        done=~no,
-        stopped=no,
+        length=zeros,
+        done=~false,
+        stopped=false,
         cache=cache,
         draft=draft,
-        automaton=no_token,
+        automaton=zeros,
         steps=jnp.zeros((), jnp.int32),
         committed_at_step=jnp.zeros_like(tokens),
         logprobs=jnp.zeros(tokens.shape, jnp.float32) if logprobs else None,
-        top=TopTokens(jnp.zeros(places, jnp.int32), jnp.zeros(places, jnp.float32)) if logprobs > 1 else None,
+        top=TopTokens(jnp.zeros(top_shape, jnp.int32), jnp.zeros(top_shape, jnp.float32)) if logprobs > 1 else None,
     )
 
 
@@ -225,7 +231,7 @@ def compiled_init_prefill() -> Any:
 
 @functools.cache
 def compiled_restart_prefill() -> Any:
-    """Returns `restart_prefill`, jitted once per process. What was read before is donated."""
+    """Returns `restart_prefill`, jitted once per process. `reading` is donated: its caches are updated in place."""
     fixed, donated = ("sharding",), ("reading",)
     return jax.jit(
         sharded(restart_prefill), static_argnames=fixed, donate_argnames=donated, compiler_options=loop_options()
@@ -234,7 +240,7 @@ def compiled_restart_prefill() -> Any:
 
 @functools.cache
 def compiled_read_prompts() -> Any:
-    """Returns `read_prompts`, jitted once per process. What is being read is donated, as in `compiled_advance`."""
+    """Returns `read_prompts`, jitted once per process. `reading` is donated: its caches are updated in place."""
     fixed = ("chunk", "sharding")
     options = loop_options()
     return jax.jit(sharded(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
@@ -247,7 +253,14 @@ def compiled_empty_state() -> Any:
     return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
 
 
-def read_chunk(target, tokens, start, lengths, cache, taps):
+def read_chunk(
+    target: Target,
+    tokens: Int[Array, "b c"],
+    start: Int[Array, "b"],
+    lengths: Int[Array, "b"],
+    cache: Cache,
+    taps: tuple[int, ...],
+) -> tuple[Any, Cache]:
     """Reads one chunk of every prompt; rows past a prompt's end are padding and are not counted."""
     steps, chain = causal(*tokens.shape)
     positions = start[:, None] + steps

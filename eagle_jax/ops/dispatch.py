@@ -10,13 +10,13 @@ has the reference alone.
 | `gpu` | Pallas kernels for tree_attention and int4 linear maps | never: not measured on a GPU yet |
 | `prefix` | XLA over a prefix of the cache, for tree_attention | never |
 
-Where candidates were measured on this device (`ops.choice`), the fastest right one is taken for calls of that class,
-in programs for one device.
+Where candidates were measured on this device (`ops.choice`), the fastest correct one is used for all calls of the same
+class (`choice.shapes`), in programs for one device.
 
 The environment variable `EAGLE_JAX_OPS` chooses, for all operations (`xla`) or for one (`tree_attention:tpu`), with
 commas between several. It is read when a program is traced. An implementation that cannot compute a call raises
-NotImplementedError with the reason; then the next one is tried, `xla` at last. The logger `eagle_jax.ops` reports each
-reason once: as a warning if the backend was asked for by name, else as information.
+NotImplementedError with the reason; then the next one is tried, and finally `xla`. The logger `eagle_jax.ops` reports
+each reason once: as a warning if the backend was asked for by name, else as information.
 """
 
 import contextlib
@@ -38,7 +38,9 @@ from eagle_jax.platform import is_x86
 from eagle_jax.sharding.tracing import current_sharding, is_sharded
 
 VARIABLE = "EAGLE_JAX_OPS"
-ACTIVATIONS = "EAGLE_JAX_ACTIVATIONS"  # bits that the CPU backend rounds rows to as they meet quantized weights
+ACTIVATIONS = (
+    "EAGLE_JAX_ACTIVATIONS"  # integer type of activations in the CPU backend's products with quantized weights
+)
 BACKENDS = {name: f"eagle_jax.ops.{name}.backend" for name in ("cpu", "tpu", "gpu")} | {
     "prefix": "eagle_jax.ops.prefix"
 }
@@ -74,15 +76,15 @@ def dispatch(
         args: pytrees of arrays.
         fixed: arguments that are not differentiated, such as Python numbers.
     """
-    shape = None if is_sharded() else shape_of(operation, args, fixed)
+    call_class = None if is_sharded() else shape_of(operation, args, fixed)
     if (calls := recorder()) is not None:
-        record(calls, Call(operation, shape or _unpacked_shape(operation, args), reference, args, fixed))
+        record(calls, Call(operation, call_class or _unpacked_shape(operation, args), reference, args, fixed))
         return reference(*args, **fixed)
-    for name in candidates(operation, shape):
+    for name in candidates(operation, call_class):
         try:
             implementation = _implementation(name, operation)
-            source = functools.partial(differentiable or reference, **fixed)
-            return _with_gradient_of(source, implementation, fixed)(*args)
+            differentiable_reference = functools.partial(differentiable or reference, **fixed)
+            return _with_gradient_of(differentiable_reference, implementation, fixed)(*args)
         except NotImplementedError as reason:
             if (trial := _forced.get()) is not None:
                 trial.refused[name] = str(reason)
@@ -91,18 +93,18 @@ def dispatch(
     return reference(*args, **fixed)
 
 
-def candidates(operation: str, shape: str | None = None) -> list[str]:
+def candidates(operation: str, call_class: str | None = None) -> list[str]:
     """Backends to try, in order; the reference comes after them.
 
     Args:
-        shape: class of the call, of which something may have been measured; None is a call without one.
+        call_class: class of the call, by which measured choices are looked up; None: not looked up.
 
     Raises:
         ValueError: `EAGLE_JAX_OPS` names something unknown.
     """
     choice = asked(operation)
-    if choice is None and shape is not None:
-        choice = table().get((operation, shape))
+    if choice is None and call_class is not None:
+        choice = table().get((operation, call_class))
     if choice == REFERENCE:
         return []
     names = (choice, DEFAULTS.get(jax.default_backend()))
@@ -121,7 +123,9 @@ def is_first(name: str, operation: str) -> bool:
 
 
 def asked(operation: str) -> str | None:
-    """Returns the backend that `EAGLE_JAX_OPS` names for an operation, if any; on trial the one that is tried."""
+    """Returns the backend that `EAGLE_JAX_OPS` names for an operation, if any; during a trial, the candidate
+    on trial.
+    """
     if (trial := _forced.get()) is not None and trial.operation == operation:
         return trial.candidate
     return _parsed(os.environ.get(VARIABLE, "")).get(operation)
@@ -129,7 +133,9 @@ def asked(operation: str) -> str | None:
 
 @contextlib.contextmanager
 def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
-    """Computes what is traced inside by this candidate; the yielded dictionary holds who refused what, and why."""
+    """Computes what is traced inside by this candidate; the yielded dictionary maps each backend that refused
+    to its reason.
+    """
     trial = _Trial(operation, candidate, {})
     token = _forced.set(trial)
     try:
@@ -146,9 +152,10 @@ def settings() -> dict[str, str]:
 def tracing_context() -> Hashable:
     """Returns all that operations read in tracing besides their arguments: a key for what was traced before."""
     trial, calls = _forced.get(), recorder()
-    on_trial = None if trial is None else (trial.operation, trial.candidate), None if calls is None else id(calls)
-    read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items()), on_trial
-    return *read, jax.default_backend(), current_sharding()
+    trial_key = None if trial is None else (trial.operation, trial.candidate)
+    recorder_key = None if calls is None else id(calls)
+    read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items())
+    return *read, trial_key, recorder_key, jax.default_backend(), current_sharding()
 
 
 @functools.cache
@@ -170,7 +177,7 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(BACKENDS[name])
     except ImportError as error:
-        return NotImplementedError(f"the backend cannot be imported ({error})")
+        return NotImplementedError(f"the backend cannot be imported ({error})")  # kept, which an exception is not
 
 
 def _implementation(name: str, operation: str) -> Callable[..., Any]:
@@ -195,7 +202,7 @@ def _with_gradient_of(
         return implementation(*args, **fixed)
 
     def of_arrays(*args: Any) -> Any:
-        return reference(*jax.tree.map(jnp.asarray, args))  # constants come as arrays of another type
+        return reference(*jax.tree.map(jnp.asarray, args))  # JAX passes literals as arrays that are not jax.Array
 
     run.defvjp(lambda *args: jax.vjp(of_arrays, *args), lambda pullback, gradient: pullback(gradient))
     return run

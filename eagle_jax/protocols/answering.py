@@ -94,7 +94,7 @@ class ResponseFormat(abc.ABC):
     renamed: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
-    def in_request_names(cls, message: str) -> str:
+    def with_request_field_names(cls, message: str) -> str:
         """Rewrites an error about a chat's field, with which its message begins, to one about the request's field."""
         pattern_ = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
         return message if pattern_ is None else re.sub(pattern_, cls.renamed[pattern_], message, count=1)

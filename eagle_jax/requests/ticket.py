@@ -17,7 +17,7 @@ class EngineError(RuntimeError):
 
 
 class QueueFull(RuntimeError):
-    """As many requests wait as may wait; ask again later."""
+    """The queue is full; try again later."""
 
 
 class EngineClosed(RuntimeError):
@@ -39,11 +39,11 @@ class Ticket:
         async for chunk in ticket: ...
         result = ticket.result()
 
-    Who reads slowly misses nothing and holds nothing up: what came meanwhile is in the next chunk. `chunks` and
+    A slow reader misses nothing and delays nobody: what came meanwhile is in the next chunk. `chunks` and
     `achunks` follow several tickets at once.
 
     Attributes:
-        request: it.
+        request: the request that this ticket is for.
         waited: seconds in the queue; None while it waits.
         to_first: seconds to the first token, the queue included; None before.
         seconds: from submission to the end; None before.
@@ -66,8 +66,8 @@ class Ticket:
         return self.news[1:] != (None, None)
 
     def cancel(self) -> None:
-        """Ends the answer where it is, with `finish_reason` "cancelled"; its place is free for others at once. Of an
-        answer that is over it changes nothing.
+        """Ends the answer where it is, with `finish_reason` "cancelled"; its place is free for others at once. Has
+        no effect on the result of an answer that is complete.
         """
         self.cancelled = True
         self._on_cancel(self)
@@ -89,12 +89,14 @@ class Ticket:
                     return result
                 left = None if until is None else until - time.perf_counter()
                 if left is not None and left <= 0 or not changed.wait(left):
-                    raise TimeoutError(f"no answer after {timeout} seconds; it goes on, cancel() ends it")
+                    raise TimeoutError(
+                        f"no answer after {timeout} seconds; the request is still running, cancel() ends it"
+                    )
 
     async def aresult(self) -> Result:
         """Waits as `result` does, for asyncio."""
         changed = asyncio.Event()
-        with self.waking(_soon(changed)):
+        with self.waking(_threadsafe_setter(changed)):
             while True:
                 changed.clear()
                 result = self._settled()
@@ -157,11 +159,11 @@ def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chun
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
             stack.enter_context(ticket.waking(changed.set))
-        yield from reader.news()
+        yield from reader.new_chunks()
         while not reader.over:
             changed.wait()
             changed.clear()
-            yield from reader.news()
+            yield from reader.new_chunks()
 
 
 async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
@@ -169,18 +171,18 @@ async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncI
     changed, reader = asyncio.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
-            stack.enter_context(ticket.waking(_soon(changed)))
-        for chunk in reader.news():
+            stack.enter_context(ticket.waking(_threadsafe_setter(changed)))
+        for chunk in reader.new_chunks():
             yield chunk
         while not reader.over:
             await changed.wait()
             changed.clear()
-            for chunk in reader.news():
+            for chunk in reader.new_chunks():
                 yield chunk
 
 
-def _soon(changed: asyncio.Event) -> Callable[[], None]:
-    """Sets an event of this thread's loop from any thread."""
+def _threadsafe_setter(changed: asyncio.Event) -> Callable[[], None]:
+    """Returns a function that sets an event of the running loop and may be called from any thread."""
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
@@ -204,7 +206,7 @@ class _Reader:
     def over(self) -> bool:
         return all(streamer.finished for streamer in self._streamers)
 
-    def news(self) -> Iterator[Chunk]:
+    def new_chunks(self) -> Iterator[Chunk]:
         for ticket, streamer in zip(self._tickets, self._streamers, strict=True):
             if not streamer.finished:
                 output, result, error = ticket.news

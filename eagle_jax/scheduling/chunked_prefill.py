@@ -56,7 +56,7 @@ class ChunkedPrefill:
         self._reading = self._begin()
         self._keys = keys_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
         interval = state_interval(self._reading, chunk_tokens()) if self._keys else 1
-        self._ends = prefixes.ends(self._keys, interval)
+        self._with_state = prefixes.blocks_to_keep_with_state(self._keys, interval)
         blocks = prefixes.find(self._keys)
         for block in blocks:
             self._reading = self._timed(compiled_put_block(), self._reading, block, **self._static)
@@ -71,7 +71,7 @@ class ChunkedPrefill:
             inputs = (*self._inputs(), self._tokens, self._reading, jnp.asarray(self._read, jnp.int32))
             self._reading = self._timed(compiled_read_prompts(), *inputs, **self._static)
             if self._read <= len(self._keys):
-                with_state = self._read in self._ends
+                with_state = self._read in self._with_state
                 block = self._timed(compiled_take_block(), self._reading, with_state=with_state, **self._static)
                 self._prefixes.keep(self._keys[: self._read], block)
         return count

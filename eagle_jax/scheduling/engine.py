@@ -279,7 +279,7 @@ class Engine:
     def _fail(self, tickets: Sequence[Ticket], error: Exception) -> None:
         log.error("the engine failed at %d answers", len(tickets), exc_info=error)
         for ticket in tickets:
-            failed = EngineError(f"the engine failed at this answer, {in_a_line(error)}; ask again")
+            failed = EngineError(f"the engine failed while making this answer, {in_a_line(error)}; ask again")
             self._finish(ticket, ticket.news[0], None, failed)
 
     def _recover(self, error: Exception) -> None:

@@ -6,17 +6,17 @@ blocks of a prompt form a chain:
     prompt a    | chunk 0 | chunk 1 | chunk 2 | rest            a0 -> a1 -> a2
     prompt b    | chunk 0 | chunk 1 | other   | rest            a0 -> b1 -> b2
 
-A block is identified by all tokens up to the one after its chunk, which a drafter reads with the chunk's last row: b1
-is another block than a1. It was made by the program that would read the chunk anew, at the same place of a cache of the
-same size, so the state of a prompt that starts from blocks equals that of one that is read whole, bit for bit. Answers
-make no blocks: passes over trees round differently.
+A block is identified by all tokens up to the one after its chunk, which a drafter reads with the chunk's last row, so
+b1 differs from a1 although both hold chunk 1: the next token differs. It was made by the program that would read the
+chunk anew, at the same place of a cache of the same size, so the state of a prompt that starts from blocks equals that
+of one that is read whole, bit for bit. Answers make no blocks: passes over trees round differently.
 
 Where a target has recurrent layers a block holds their state too, which may be many times as large as its keys and
 values. Of such a target only some blocks have it, and a prompt starts from the last one of its chain that has:
 
-    every k-th one          so many that states take about as much as keys and values
+    every k-th one          k chosen so that states take about as much memory as keys and values
     the last of a prompt    a conversation goes on from there
-    where prompts part      once it was found that a chain is followed beyond its last state
+    where prompts part      the last block that a prompt shares with cached ones: read again, and kept with its state
 """
 
 import collections
@@ -48,13 +48,13 @@ class Block:
     """What one chunk of a prompt adds.
 
     Attributes:
-        chunks: of the prompt, its own included.
-        slots: the chunk's slots of each cache with a slot for each position.
+        num_chunks: chunks of the prompt up to and including this one.
+        kv: this chunk's part of every full-length KV cache.
         state: all other state as it is after the chunk; None where it is not kept.
     """
 
-    chunks: Int[Array, ""]
-    slots: tuple[KVState, ...]
+    num_chunks: Int[Array, ""]
+    kv: tuple[KVState, ...]
     state: tuple[Array, ...] | None
 
 
@@ -72,7 +72,8 @@ class PrefixCache:
     def __init__(self, budget: int):
         self.budget, self.bytes = budget, 0
         self._most, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
-        self._num_added, self._patience = 0, PATIENCE // 2  # blocks since the budget changed, and how many let it grow
+        self._num_added = 0  # blocks since the budget changed
+        self._blocks_until_growth = PATIENCE // 2  # the first shortage doubles it
         self._blocks: collections.OrderedDict[bytes, Block] = collections.OrderedDict()  # least recently used first
 
     def find(self, keys: Sequence[bytes]) -> list[Block]:
@@ -80,15 +81,17 @@ class PrefixCache:
         chain = self._chain(keys)
         self._use(chain)
         blocks = [self._blocks[key] for key in chain]
-        ends = [number for number, block in enumerate(blocks, start=1) if block.state is not None]
-        return blocks[: max(ends, default=0)]
+        with_state = [number for number, block in enumerate(blocks, start=1) if block.state is not None]
+        return blocks[: max(with_state, default=0)]
 
-    def ends(self, keys: Sequence[bytes], interval: int) -> set[int]:
+    def blocks_to_keep_with_state(self, keys: Sequence[bytes], interval: int) -> set[int]:
         """Returns numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
         return {*range(interval, len(keys), interval), len(keys), len(self._chain(keys))}
 
     def keep(self, keys: Sequence[bytes], block: Block) -> None:
-        """Adds the block of the last key, at the end of the chain of the others, and evicts what is too much."""
+        """Adds the block of `keys[-1]`, which follows those of `keys[:-1]`, and evicts the least recently used ones
+        beyond the budget.
+        """
         cached = self._blocks.get(keys[-1])
         if cached is None or (cached.state is None and block.state is not None):
             self._blocks[keys[-1]] = block
@@ -106,12 +109,14 @@ class PrefixCache:
         self.bytes = 0
 
     def recover(self, error: Exception) -> None:
-        """Frees all blocks after a prompt could not be read. If memory was short, later ones get half as much of it,
-        room for one at least, and more again after `PATIENCE` blocks, after twice as many each time that it was short.
+        """Frees all blocks after a prompt could not be read.
+
+        If the device ran out of memory, also halves the budget, but not below the largest block. The budget doubles
+        again, up to the original, after every `PATIENCE` blocks kept; each further shortage doubles that number.
         """
         if "RESOURCE_EXHAUSTED" in str(error) and self.bytes:  # else they had no part in it
             self.budget = min(self.budget, max(self.bytes // 2, self._largest))
-            self._num_added, self._patience = 0, 2 * self._patience
+            self._num_added, self._blocks_until_growth = 0, 2 * self._blocks_until_growth
         self.clear()
 
     def _chain(self, keys: Sequence[bytes]) -> list[bytes]:
@@ -121,7 +126,7 @@ class PrefixCache:
     def _grow_back(self) -> None:
         """Doubles a budget that was cut, up to what it was, if enough blocks were kept since."""
         self._num_added += 1
-        if self.budget < self._most and self._num_added >= self._patience:
+        if self.budget < self._most and self._num_added >= self._blocks_until_growth:
             self.budget, self._num_added = min(2 * self.budget, self._most), 0
 
     def _use(self, keys: Sequence[bytes]) -> None:
@@ -132,8 +137,8 @@ class PrefixCache:
 
 
 def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
-    """Returns the key of each block that a prompt makes, in order: SHA-256 of the salt and the tokens up to the one
-    after the chunk.
+    """Returns the key of each block that a prompt makes, in order: SHA-256 of the salt, the chunk size, what RoPE
+    scaling depends on, and the tokens up to the one after the chunk.
 
     The chunk that holds the last token makes none, so at least one token is left to read.
 
@@ -157,50 +162,50 @@ def take_block(
     reading: PrefillState, *, chunk: int, with_state: bool = True, sharding: Sharding | None = None
 ) -> Block:
     """Returns the block of the chunk that was read last, of the first row."""
-    nodes, _ = _nodes(reading)
+    nodes, _ = _flattened(reading)
     start = (reading.chunks - 1) * chunk
 
     def cut(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x[:1], start, chunk, axis=2)
 
-    slots = tuple(jax.tree.map(cut, node) for node in nodes if isinstance(node, KVState))
+    kv = tuple(jax.tree.map(cut, node) for node in nodes if isinstance(node, KVState))
     others = tuple(node[:1] if node.ndim else node for node in nodes if not isinstance(node, KVState))
-    return Block(chunks=reading.chunks, slots=slots, state=others if with_state else None)
+    return Block(num_chunks=reading.chunks, kv=kv, state=others if with_state else None)
 
 
 def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
-    """Returns a prompt of which the blocks before this one are read, with this one read too; of the first row.
+    """Writes the block into row 0 of `reading`, as if its chunk had just been read. The blocks before it must be there.
 
-    Without its state the block's slots alone are filled: one with it has to follow.
+    A block without state only fills KV slots; a later block of the chain must bring the state.
     """
-    nodes, structure = _nodes(reading)
-    start = (block.chunks - 1) * chunk
-    slots, state = iter(block.slots), None if block.state is None else iter(block.state)
+    nodes, structure = _flattened(reading)
+    start = (block.num_chunks - 1) * chunk
+    kv, state = iter(block.kv), None if block.state is None else iter(block.state)
 
     def put(old: Any) -> Any:
         if isinstance(old, KVState):
             at = 0, 0, start, 0
-            return jax.tree.map(lambda x, rows: jax.lax.dynamic_update_slice(x, rows, at), old, next(slots))
+            return jax.tree.map(lambda x, rows: jax.lax.dynamic_update_slice(x, rows, at), old, next(kv))
         if state is None:
             return old
         new = next(state)
         return jax.lax.dynamic_update_slice_in_dim(old, new, 0, axis=0) if old.ndim else new
 
-    both = jax.tree.unflatten(structure, [put(node) for node in nodes])
-    cache = dataclasses.replace(both.cache, rope_length=reading.cache.rope_length)  # this prompt's, not the block's
-    return dataclasses.replace(both, cache=cache)
+    filled = jax.tree.unflatten(structure, [put(node) for node in nodes])
+    cache = dataclasses.replace(filled.cache, rope_length=reading.cache.rope_length)  # this prompt's, not the block's
+    return dataclasses.replace(filled, cache=cache)
 
 
 def state_interval(reading: PrefillState, chunk: int) -> int:
-    """Returns every how many blocks the state is kept, so that recurrent states take about as much as keys and values
-    do, at most; 1 without such states.
+    """Returns k: the recurrent state is kept with every k-th block, so that states take no more memory than keys and
+    values. 1 if there is no recurrent state.
     """
     is_state = lambda node: isinstance(node, LayerState)  # noqa: E731
     layers = [node for node in jax.tree.leaves(reading, is_leaf=is_state) if is_state(node)]
-    by_position = {id(node) for node in _nodes(reading)[0] if isinstance(node, KVState)}
-    slots = sum(_row_bytes(layer) * chunk // layer.slots for layer in layers if id(layer) in by_position)
-    states = sum(_row_bytes(layer) for layer in layers if not layer.by_position)
-    return max(1, -(-states // max(slots, 1)))
+    by_position = {id(node) for node in _flattened(reading)[0] if isinstance(node, KVState)}
+    kv_bytes = sum(_row_bytes(layer) * chunk // layer.slots for layer in layers if id(layer) in by_position)
+    state_bytes = sum(_row_bytes(layer) for layer in layers if not layer.by_position)
+    return max(1, -(-state_bytes // max(kv_bytes, 1)))
 
 
 @functools.cache
@@ -213,14 +218,14 @@ def compiled_take_block() -> Any:
 
 @functools.cache
 def compiled_put_block() -> Any:
-    """Returns `put_block`, jitted once per process. What is being read is donated: caches are written in place."""
+    """Returns `put_block`, jitted once per process. `reading` is donated: its caches are updated in place."""
     fixed, options = ("chunk", "sharding"), loop_options()
     return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
 
 
-def _nodes(reading: PrefillState) -> tuple[list[Any], Any]:
-    """Layers with a slot for each position and all other arrays, and how they lie; a drafter's shorter caches are
-    arrays among others.
+def _flattened(reading: PrefillState) -> tuple[list[Any], Any]:
+    """Flattens the state, full-length KV caches kept whole and everything else as arrays; also returns the structure.
+    A drafter's shorter caches come apart into arrays.
     """
     return jax.tree.flatten(reading, lambda node: isinstance(node, KVState) and node.slots >= reading.cache.slots)
 
@@ -233,9 +238,9 @@ def _bytes_of(block: Block) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(block))
 
 
-def _rope_length(config: Any, prompt: int) -> int:
+def _rope_length(config: Any, prompt_length: int) -> int:
     """Returns what the cached keys of a prompt depend on besides its tokens: with dynamic NTK scaling its length, where
-    that is beyond the original context; with LongRoPE whether it is; else 0.
+    that exceeds the original context; with LongRoPE only whether it does; 0 for all other kinds of RoPE.
     """
     if not isinstance(config, LlamaConfig):
         return 0
@@ -243,5 +248,5 @@ def _rope_length(config: Any, prompt: int) -> int:
     scaled = [rope for rope in ropes if rope is not None and rope.kind in ("dynamic", "longrope")]
     originals = [rope.original_max_position_embeddings or 0 for rope in scaled]
     if all(rope.kind == "longrope" for rope in scaled):
-        prompt = min(prompt, max(originals, default=0) + 1)
-    return max(prompt, min(originals)) if originals else 0
+        prompt_length = min(prompt_length, max(originals, default=0) + 1)
+    return max(prompt_length, min(originals)) if originals else 0

@@ -21,26 +21,29 @@ from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.service import Service, Submitted
 
 T = TypeVar("T")
-Parse = Callable[[dict[str, Any], bool], Call]  # of a body, and whether unknown fields are passed over
+Parse = Callable[[dict[str, Any], bool], Call]  # (body, ignore_unknown) -> Call
 
 GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
-MOST_HEADER = 2000  # characters of the header that names ignored fields
-IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were passed over
+MAX_HEADER_CHARS = 2000  # characters of the header that names ignored fields
+IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were ignored
 
 
 def endpoint(
-    response_format: Callable[[], ResponseFormat], parse: Parse
+    make_format: Callable[[], ResponseFormat], parse: Parse
 ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """Answers requests that `parse` reads with responses of one form."""
+    """Returns a handler that reads requests with `parse` and writes responses in one format."""
 
     async def respond(request: Request) -> Response:
-        form = response_format()
+        response_format = make_format()
         try:
-            return await answer(request, form, parse)
+            return await answer(request, response_format, parse)
         except FieldError as error:
-            raise FieldError(form.in_request_names(str(error)), form.in_request_names(error.param)) from None
+            raise FieldError(
+                response_format.with_request_field_names(str(error)),
+                response_format.with_request_field_names(error.param),
+            ) from None
         except Refused as refused:
-            refused.message = form.in_request_names(refused.message)
+            refused.message = response_format.with_request_field_names(refused.message)
             raise
 
     return respond
@@ -70,20 +73,24 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
             _events(answering, response_format, submitted), submitted.every, limits.answer_seconds, headers
         )
     results = await _while_connected(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
-    # spelling thousands of tokens takes a tenth of a second, for which no stream has to wait
+    # decoding thousands of tokens to text takes 0.1 s: in a thread, so that the event loop goes on serving streams
     if submitted.scores:
         return Json(await asyncio.to_thread(response_format.content, answering, results), headers=headers)
     return Json(response_format.content(answering, results), headers=headers)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
-    """Returns the header that names the fields of a request that were passed over; none if there were none."""
+    """Returns the header that names the fields of a request that were ignored; none if there were none."""
     shown = ", ".join(urllib.parse.quote(name, safe=" []()$@+*;:,./") for name in names)
-    return {IGNORED_HEADER: shown if len(shown) <= MOST_HEADER else shown[: MOST_HEADER - 3] + "..."} if names else {}
+    return (
+        {IGNORED_HEADER: shown if len(shown) <= MAX_HEADER_CHARS else shown[: MAX_HEADER_CHARS - 3] + "..."}
+        if names
+        else {}
+    )
 
 
 class EventStream(Response):
-    """Server-sent events. Whoever stops reading is not written for: the answers end, and their slots are free."""
+    """Server-sent events. If the client stops reading, its answers are cancelled and their slots freed."""
 
     media_type = "text/event-stream"
 
@@ -111,7 +118,7 @@ class EventStream(Response):
 
 async def _all(submitted: Submitted) -> list[Result]:
     try:
-        await _scores(submitted)
+        await _wait_for_scores(submitted)
         results = [await ticket.aresult() for ticket in submitted.tickets]
     except EngineError as error:
         raise Refused(500, str(error)) from None
@@ -120,7 +127,7 @@ async def _all(submitted: Submitted) -> list[Result]:
     return results
 
 
-async def _scores(submitted: Submitted) -> None:
+async def _wait_for_scores(submitted: Submitted) -> None:
     """Waits for the prompts' own log-probabilities, which every answer needs. Raises `Refused`."""
     scores = [await ticket.aresult() for ticket in submitted.scores]
     if any(result.prompt_logprobs is None for result in scores):
@@ -128,7 +135,7 @@ async def _scores(submitted: Submitted) -> None:
 
 
 def _never_begun(ticket: Ticket) -> bool:
-    """Returns whether the time was over while it still stood in the queue."""
+    """Returns whether the request was cancelled before it left the queue."""
     return ticket.over and ticket.cancelled and ticket.waited is None
 
 
@@ -140,7 +147,7 @@ def _too_busy() -> Refused:
 async def _while_connected(
     work: Coroutine[Any, Any, T], receive: Receive, tickets: Sequence[Ticket], seconds: float
 ) -> T:
-    """Works until it is done or the client is gone; after `seconds` the answers are ended as they are.
+    """Awaits `work` until it is done or the client disconnects; after `seconds` cancels the tickets.
 
     Raises:
         ClientDisconnect: the client is gone, or does not read.
@@ -171,7 +178,7 @@ async def _gone(receive: Receive) -> None:
 async def _events(answering: Answering, response_format: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
     """Yields a stream's events; an error is one too, and ends it."""
     try:
-        await _scores(submitted)
+        await _wait_for_scores(submitted)
         async for sent in response_format.events(answering, _chunks(answering)):
             yield sent
     except Refused as refused:
@@ -180,7 +187,7 @@ async def _events(answering: Answering, response_format: ResponseFormat, submitt
         yield response_format.error(500, Refused(500, str(error)).body)
     except Exception as error:
         log.exception("a stream failed")
-        failed = Refused(500, f"the server failed at this answer ({type(error).__name__})")
+        failed = Refused(500, f"the server failed while making this answer ({type(error).__name__})")
         yield response_format.error(500, failed.body)
 
 

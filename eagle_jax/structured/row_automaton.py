@@ -1,4 +1,4 @@
-"""Structured output: what a request says of the form of its answer, as automata over tokens for a batch."""
+"""Checks what requests say of structured output, and makes and caches automata of it for the tables of a batch."""
 
 import collections
 import concurrent.futures
@@ -19,7 +19,7 @@ from eagle_jax.structured.table_sizes import TableSizes
 from eagle_jax.structured.token_automaton import TokenAutomaton
 from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
-FORMS = ("choices", "regex", "json_schema")  # the options of which a request has one
+FORMS = ("choices", "regex", "json_schema")  # the options of structured output; a request has at most one of them
 ANY_OBJECT = {"type": "object"}
 CACHE_BYTES = 256 * 2**20  # bytes of automata that are kept for later requests
 
@@ -33,7 +33,7 @@ class CompiledAutomaton:
 
 
 def choices(name: str, value: Any) -> tuple[str, ...]:
-    """Checks the texts of which an answer is one."""
+    """Checks the list of texts that an answer may be."""
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
         raise ValueError(f"{name}={value!r}; expected a list of texts that are not empty")
     for text in value:
@@ -58,26 +58,26 @@ def _check_text(name: str, text: str) -> None:
 
 
 def json_schema(name: str, value: Any) -> str:
-    """Checks a JSON schema, an object or JSON text; the same in JSON."""
+    """Checks a JSON schema, given as an object or as JSON text, and returns it as JSON text."""
     try:
         schema = json.loads(value) if isinstance(value, (str, bytes)) else value
         checked = json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{name} is no JSON schema ({error}); expected an object, or JSON text of one") from None
+        raise ValueError(f"{name} is not a JSON schema ({error}); expected an object, or JSON text of one") from None
     if not isinstance(schema, (Mapping, bool)):
         raise ValueError(f"{name}={checked[:60]}; expected a JSON schema: an object, or JSON text of one")
     _check_text(name, checked)
     return checked
 
 
-def schema_at(place: str, value: Any) -> Mapping[str, Any] | str | bool:
+def schema_at(place: str, value: Any) -> Mapping[str, Any] | bool:
     """Checks a JSON schema and notes its place in a request, which errors name."""
     schema = json.loads(json_schema(place, value))
     return schema | {ROOT: place} if isinstance(schema, dict) else schema
 
 
 def two_texts(name: str, value: Any) -> tuple[str, str]:
-    """Checks texts that go before and after something."""
+    """Checks a pair of texts, such as those before and after a form."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name}={value!r}; expected two texts")
     for text in value:
@@ -85,7 +85,7 @@ def two_texts(name: str, value: Any) -> tuple[str, str]:
     return value[0], value[1]
 
 
-def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | None:
+def schema_of_response_format(value: Any) -> Mapping[str, Any] | bool | None:
     """Returns the schema that OpenAI's `response_format` means; None for text.
 
     Raises:
@@ -100,7 +100,7 @@ def schema_of_response_format(value: Any) -> Mapping[str, Any] | str | bool | No
     inner = value.get("json_schema", {}) if kind == "json_schema" else {}
     accepted = {"schema", "name", "description", "strict"}
     if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - accepted:
-        raise ValueError(f"response_format has other fields than are known; {expected}")
+        raise ValueError(f"response_format has unknown fields; {expected}")
     if kind != "json_schema":
         return ANY_OBJECT if kind == "json_object" else None
     if "schema" not in inner:
@@ -112,7 +112,7 @@ class _AutomatonCache:
     """An LRU cache of automata, by form and tokenizer."""
 
     def __init__(self) -> None:
-        # with the tokenizer, whose identity is part of the key and must not pass to another one
+        # an entry keeps its tokenizer alive: id(tokenizer) is part of the key and must not be reused
         self._entries: collections.OrderedDict[Any, tuple[TokenAutomaton, Any]] = collections.OrderedDict()
         self._making: dict[Any, concurrent.futures.Future[None]] = {}
         self._lock = threading.Lock()
@@ -120,7 +120,8 @@ class _AutomatonCache:
     def get(
         self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, stopping: threading.Event
     ) -> tuple[TokenAutomaton, bool]:
-        """Returns the automaton, and whether it was kept. Requests that come while one makes it wait for that one.
+        """Returns the automaton, and whether it was kept. If another request is already
+        making it, waits for that one.
 
         Raises:
             FormsStopped: `stopping` was set while another request made it.
@@ -190,9 +191,12 @@ def make_automaton(
         raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
     form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
     key = id(tokenizer), vocab_size, tuple(stop_ids), form
-    start, until = time.perf_counter(), stopping or threading.Event()
+    start, stop_event = time.perf_counter(), stopping or threading.Event()
     automaton, is_cached = _cache.get(
-        key, lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, until), tokenizer, until
+        key,
+        lambda: _workers.make(form, token_bytes(tokenizer, vocab_size), stop_ids, stop_event),
+        tokenizer,
+        stop_event,
     )
     return CompiledAutomaton(automaton, 0.0 if is_cached else time.perf_counter() - start)
 

@@ -1,18 +1,19 @@
 """What a P-EAGLE head is trained on: the target's next-token distribution at rows of text and at mask rows after it.
 
 The rows of text are EAGLE-3's: slot i holds a feature of token i and the embedding of token i + 1, and guesses token
-i + 2. After some of them, the anchors, stand mask rows, as after the last row of a text when drafting: the row of
+i + 2. Some of them, the anchors, are followed by mask rows, as the last row of the text is when drafting: the row of
 depth d at slot a + d, which guesses token a + d + 2 and sees the text up to its anchor and its own rollout alone:
 
-    depth            0 0 0 0 0   1 1 1   2
-    anchor           0 1 2 3 4   0 2 3   2
-    slot             0 1 2 3 4   1 3 4   4
-    anchor 2,   1    x x x . .   . x .   .
-    depth       2    x x x . .   . x .   x
+    depth                0 0 0 0 0   1 1 1   2
+    anchor               0 1 2 3 4   0 2 3   2
+    slot                 0 1 2 3 4   1 3 4   4
+    anchor 2, depth 1    x x x . .   . x .   .
+    anchor 2, depth 2    x x x . .   . x .   x
 
 Depth d has max(r ** d, r_min) of the anchors, chosen at random (conditional-on-distribution sampling, arXiv:2602.01469,
 section 3): deep rows are many and say little. Subsets are nested, so that a rollout is whole: a row's predecessors are
-there. All rows go through the head in one pass, and all that count weigh alike, at any depth.
+there. All rows go through the head in one pass, and all that take part have the same weight at every depth, before
+`objective.decay` (published: 1).
 """
 
 import functools
@@ -37,7 +38,7 @@ class Sample:
 
     Attributes:
         anchor, depth: of each row; it stands at slot `anchor + depth`.
-        chosen: whether it is one of those that its depth should have; the others fill fixed shapes.
+        chosen: whether the row takes part; the others are padding.
         sizes: rows of each depth.
     """
 
@@ -102,15 +103,15 @@ def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, ke
     anchors, is_anchor = choose_anchors(answer[:, 1:], objective.anchors, key)
     rank, count = jnp.arange(anchors.shape[1]), jnp.sum(is_anchor, axis=1)[:, None].astype(jnp.float32)
     text = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32)[None], (batch, slots))
-    sizes, columns, chosen = [slots], [text], [jnp.ones((batch, slots), bool)]
+    sizes, anchors_by_depth, chosen = [slots], [text], [jnp.ones((batch, slots), bool)]
     for depth in range(1, steps):
         share = max(objective.down_sample_ratio**depth, objective.down_sample_ratio_min)
         size = math.ceil(share * anchors.shape[1])
         sizes.append(size)
-        columns.append(anchors[:, :size])
+        anchors_by_depth.append(anchors[:, :size])
         chosen.append(rank[None, :size] < jnp.ceil(share * count).astype(jnp.int32))
     depths = jnp.concatenate([jnp.full(size, depth, jnp.int32) for depth, size in enumerate(sizes)])
-    return Sample(jnp.concatenate(columns, axis=1), depths, jnp.concatenate(chosen, axis=1), tuple(sizes))
+    return Sample(jnp.concatenate(anchors_by_depth, axis=1), depths, jnp.concatenate(chosen, axis=1), tuple(sizes))
 
 
 def _outputs(

@@ -221,7 +221,7 @@ def test_bad_folders_are_refused_in_one_sentence(folders, tmp_path):
     for changes, said in (
         ({"format": "marlin-24"}, "format='marlin-24' of compressed-tensors is not read"),
         ({"config_groups": {"group_0": group | {"weights": {"num_bits": 3}}}}, "num_bits=3"),
-        ({"quant_method": "hqq"}, "quantized by HQQ, which is not read"),
+        ({"quant_method": "hqq"}, "quantized by hqq, which is not supported"),
     ):
         says(good, **changes)
         with pytest.raises(ValueError, match=said):
@@ -231,7 +231,7 @@ def test_bad_folders_are_refused_in_one_sentence(folders, tmp_path):
     stated = json.loads((good / "config.json").read_text())
     for changes, said in (
         ({"quantization_config": {"quant_method": "aqlm", "bits": 2}}, "in 2 bits by AQLM"),
-        ({"quantization_config": {"quant_method": "new"}}, "quantized by new, which is not read"),
+        ({"quantization_config": {"quant_method": "new"}}, "quantized by new, which is not supported"),
         ({"quantization": {"group_size": 64, "bits": 2}, "quantization_config": {"bits": 2}}, "bits=2 of MLX is not"),
     ):
         (good / "config.json").write_text(json.dumps(stated | changes))

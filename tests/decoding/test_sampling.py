@@ -243,7 +243,9 @@ def test_warp_is_huggingfaces():
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_thresholds_are_exact_for_every_float():
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_thresholds_are_exact_for_every_float(platform, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
     values = jnp.array([[[3.0, -0.5, -jnp.inf, 3.0, 1e-30, -1e-30, -2.0, jnp.inf]]])
     for k in range(1, 10):
         kept = within_top_weight(values, jnp.ones_like(values), jnp.array([[k]], jnp.float32))

@@ -200,7 +200,9 @@ def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatc
     tickets = [speller.submit(asked("Spell!")) for _ in range(3)]
     ready.set()
     for ticket in tickets[:2]:
-        with pytest.raises(EngineError, match="failed at this answer, RuntimeError: RESOURCE_EXHAUSTED; ask again$"):
+        with pytest.raises(
+            EngineError, match="failed while making this answer, RuntimeError: RESOURCE_EXHAUSTED; ask again$"
+        ):
             ticket.result(60.0)
     assert tickets[2].result(60.0).text == SPELLED and speller.alive
     assert speller._scheduler._batch.decode != decode

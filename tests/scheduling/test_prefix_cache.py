@@ -256,7 +256,7 @@ def test_a_prompt_that_cannot_be_read_frees_what_is_kept(monkeypatch, message, s
         engine.submit(prompt, max_new_tokens=2).result(60.0)
         kept = prefixes.bytes
         monkeypatch.setattr(ChunkedPrefill, "read", fail)
-        with pytest.raises(EngineError, match="failed at this answer, RuntimeError"):
+        with pytest.raises(EngineError, match="failed while making this answer, RuntimeError"):
             engine.submit(prompt, max_new_tokens=2).result(60.0)
         assert 0 == prefixes.bytes < kept and prefixes.budget == (PLENTY if share is None else kept * share)
 

@@ -99,7 +99,7 @@ def test_what_is_refused(served: Served, fields, message):
 
 def test_a_stream_that_fails(client, served: Served, monkeypatch):
     monkeypatch.setattr(served.engines["speller"]._scheduler, "step", lambda: 1 / 0)
-    with pytest.raises(openai.APIError, match="the engine failed at this answer"):
+    with pytest.raises(openai.APIError, match="the engine failed while making this answer"):
         list(client.responses.create(**ASKS, stream=True))
     monkeypatch.undo()
     assert client.responses.create(**ASKS).output_text == SPELLED

@@ -1,4 +1,4 @@
-"""The tensors of a folder with each quantized weight as one."""
+"""Finds the several tensors that make up each quantized weight of a folder, and presents them as one."""
 
 import dataclasses
 import pathlib
@@ -20,7 +20,7 @@ from eagle_jax.converters.quantized.base import Format, RawTensors, StoredWeight
 from eagle_jax.converters.quantized.statement import Statement, stated_by
 from eagle_jax.converters.tensor_file import TensorInfo
 
-# By what files call the method.
+# Formats by the method name that files state.
 FORMATS: Mapping[str, Format] = {
     "awq": awq,
     "gptq": gptq,
@@ -33,10 +33,8 @@ FORMATS: Mapping[str, Format] = {
     "mlx": mlx,
     "bitsandbytes": bitsandbytes,
 }
-# What people call the methods that are not read and whose names in files are others.
-TITLES = {"hqq": "HQQ", "aqlm": "AQLM", "auto-round": "AutoRound", "quip": "QuIP", "vptq": "VPTQ", "eetq": "EETQ"}
 
-# Scales of activations and of the cache, which are not rounded here.
+# Scales of activations and of the cache, which are not quantized here.
 _ACTIVATIONS = re.compile(
     r".*\.(input_scale|input_zero_point|input_global_scale|input_scale_ub|activation_scale|output_scale|"
     r"[qkv]_bmm_scale|prob_output_scale|q_scale|q_zero_point|q_global_scale)"
@@ -46,12 +44,12 @@ _CACHE = re.compile(r".*\.((k|v|kv)_(scale|zero_point|global_scale)|[kv]_proj\.o
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Folded:
-    """The tensors of a folder, quantized weights folded.
+    """The tensors of a folder, those of each quantized weight as one.
 
     Attributes:
         info: every tensor by its name; a quantized weight is one.
         weights: how the quantized ones are stored.
-        optional: tensors that change nothing, and that a model may not know.
+        optional: tensors without effect, such as biases of zeros; the model need not have a parameter for them.
         notes: sentences about what is not done as the folder states.
     """
 
@@ -65,15 +63,15 @@ def checked_format(statement: Statement) -> Format:
     """Returns the format that a folder states.
 
     Raises:
-        ValueError: one that is not read, or a variant of one that is not read.
+        ValueError: the method, or this variant of it, is not supported.
     """
     if statement.method not in FORMATS:
         bits = next((statement.entries[key] for key in ("bits", "w_bit", "nbits") if key in statement.entries), None)
-        method, read = TITLES.get(statement.method, statement.method), [format.TITLE for format in FORMATS.values()]
+        known = dict.fromkeys(format.TITLE for format in FORMATS.values())
         raise ValueError(
-            f"{statement.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by {method}, "
-            f"which is not read; expected floats, a GGUF file, or one of {', '.join(dict.fromkeys(read))}: look for "
-            "another upload"
+            f"{statement.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by "
+            f"{statement.method}, which is not supported; use an upload in floating point, GGUF, or one of "
+            f"{', '.join(known)}"
         )
     format = FORMATS[statement.method]
     try:
@@ -86,24 +84,25 @@ def checked_format(statement: Statement) -> Format:
 def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
     """Returns the tensors of a folder with each quantized weight as one, by the name that it has in a folder of floats.
 
-    The format is the one that the folder states, or else the one that the tensors show. What `config.json` states and
-    is not read leaves all as it is: whoever reads the config refuses it.
+    The format is the one that the folder states, or else the one that the tensors show. If `config.json` states an
+    unsupported method, the tensors are returned unchanged; reading the config raises the error.
 
     Raises:
         ValueError: tensors that do not fit together, or that the folder states not to be quantized.
     """
     statement = stated_by(folder)
-    format = _shown(folder, tensors) if statement is None else _readable(statement)
+    format = _format_of_tensors(folder, tensors) if statement is None else _stated_format(statement)
     if format is None:
         return Folded(info=tensors.info, weights={})
     weights = dict(format.find(tensors, {} if statement is None else statement.entries))
-    for name in weights:
-        _check_left_out(name, weights[name], statement, format.TITLE)
+    if statement is not None:
+        for name in weights:
+            _check_left_out(name, weights[name], statement, format.TITLE)
     return _folded(tensors, weights, statement, format.TITLE)
 
 
-def _readable(statement: Statement) -> Format | None:
-    """Returns the format that a folder states; None for one that `config.json` states and that is not read."""
+def _stated_format(statement: Statement) -> Format | None:
+    """Returns the format that a folder states; None for one that `config.json` states and that is not supported."""
     try:
         return checked_format(statement)
     except ValueError:
@@ -112,7 +111,7 @@ def _readable(statement: Statement) -> Format | None:
         return None
 
 
-def _shown(folder: pathlib.Path, tensors: RawTensors) -> Format | None:
+def _format_of_tensors(folder: pathlib.Path, tensors: RawTensors) -> Format | None:
     """Returns the format that tensors show by themselves; None for a folder of floats."""
     names = tensors.info
     if any(name.endswith("weight_packed") for name in names):
@@ -130,10 +129,10 @@ def _shown(folder: pathlib.Path, tensors: RawTensors) -> Format | None:
     return None
 
 
-def _check_left_out(name: str, weight: StoredWeight, statement: Statement | None, title: str) -> None:
+def _check_left_out(name: str, weight: StoredWeight, statement: Statement, title: str) -> None:
     module = name.removesuffix(".weight")
-    key = None if statement is None else statement.leaves_out(module)
-    if statement is not None and key is not None:
+    key = statement.leaves_out(module)
+    if key is not None:
         raise ValueError(
             f"{statement.where} has {module} in {key}, and {weight.info.file} has it quantized by {title}; correct the "
             "list if the file is right"
@@ -144,20 +143,29 @@ def _folded(
     tensors: RawTensors, weights: Mapping[str, StoredWeight], statement: Statement | None, title: str
 ) -> Folded:
     parts = {part for weight in weights.values() for part in weight.parts}
-    aside = {name for name in tensors.info if _CACHE.fullmatch(name) or _ACTIVATIONS.fullmatch(name)} - parts
-    cache = statement is not None and statement.rounds_cache or any(_CACHE.fullmatch(name) for name in aside)
-    rows = statement is not None and statement.rounds_activations or any(not _CACHE.fullmatch(name) for name in aside)
-    info: dict[str, Any] = {name: entry for name, entry in tensors.info.items() if name not in parts | aside}
+    ignored = {name for name in tensors.info if _CACHE.fullmatch(name) or _ACTIVATIONS.fullmatch(name)} - parts
+    quantizes_cache = (
+        statement is not None and statement.rounds_cache or any(_CACHE.fullmatch(name) for name in ignored)
+    )
+    quantizes_activations = (
+        statement is not None and statement.rounds_activations or any(not _CACHE.fullmatch(name) for name in ignored)
+    )
+    info: dict[str, Any] = {name: entry for name, entry in tensors.info.items() if name not in parts | ignored}
     info |= {name: weight.info for name, weight in weights.items()}
     optional = frozenset(name for weight in weights.values() for name in weight.optional)
-    return Folded(info=info, weights=weights, optional=optional, notes=tuple(_notes(title, rows=rows, cache=cache)))
+    return Folded(
+        info=info,
+        weights=weights,
+        optional=optional,
+        notes=tuple(_notes(title, activations=quantizes_activations, cache=quantizes_cache)),
+    )
 
 
-def _notes(title: str, *, rows: bool, cache: bool) -> Iterator[str]:
-    if rows:
+def _notes(title: str, *, activations: bool, cache: bool) -> Iterator[str]:
+    if activations:
         yield (
-            f"{title} asks for rounded activations: its weights are read, and activations stay floats, but for what "
-            "EAGLE_JAX_ACTIVATIONS chooses on CPUs"
+            f"{title} model made for quantized activations: activations stay in floating point here, unless "
+            "EAGLE_JAX_ACTIVATIONS sets something else on CPUs"
         )
     if cache:
-        yield f"{title} asks for a rounded cache of keys and values: it stays in the dtype of the model"
+        yield f"{title} model made for a quantized KV cache: the cache stays in the model's dtype here"

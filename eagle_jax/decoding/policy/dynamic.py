@@ -28,26 +28,26 @@ class DynamicTree(TreePolicy):
     of log-probabilities on its path, calibrated where that is known. Of all candidates the `nodes - 1` best make the
     tree, in the order in which they were found.
 
-    In EAGLE-2 a frontier is as wide as a node has children. With a beam of `nodes - 1` or more the tree is the exact
-    best-first one: the `nodes - 1` likeliest paths of all, where each token is among the `top_k` best below its parent
-    (JetSpec, arXiv:2606.18394). No level of that tree has more nodes, and those that it has are its level's best. A
-    drafter that runs its network over each frontier pays for every row of it; one whose guesses do not depend on each
-    other pays for scores alone.
+    EAGLE-2's frontiers have `top_k` nodes. With a beam of `nodes - 1` or more the tree is the exact best-first one: the
+    `nodes - 1` likeliest paths of all, where each token is among the `top_k` best below its parent (JetSpec,
+    arXiv:2606.18394). No level of that tree has more than `nodes - 1` nodes, and these are the level's best, so the
+    beam never drops one. A wide beam costs a drafter that runs its network on every frontier; a drafter that guesses
+    all depths at once only pays for the scoring.
 
     With `least` a tree ends where the drafter is unsure, and is as large as each step deserves: that pays where every
-    node costs, on CPU cores. Nodes below paths of less than that probability are left out, and a path is followed as
-    long as it would still be likely enough if its next guess were as sure as those so far: one of d guesses with the
-    probability p while `p ** ((d + 1) / d) >= least`. Where no path of a batch is, the drafter does not run.
+    node costs, on CPU cores. A node whose path is less likely than that is left out. A path of d guesses with the
+    probability p is expanded only if one more guess of the same average probability would keep it:
+    `p ** ((d + 1) / d) >= least`. If no path of the whole batch qualifies, the drafter is not run for that level.
 
-    Candidate f is one of the first top_k, children of the root, or in a block of top_k for each node of a frontier, in
-    which element a * top_k + c is the c-th child of the a-th node of the frontier. Children never score above their
-    parents and come after them, and ties go to the lower f, so the parent of every kept candidate is kept.
+    Candidates are numbered level by level: first the root's `top_k` children, then `width * top_k` for each frontier,
+    of which number `a * top_k + c` is the c-th child of the frontier's a-th node. Children never score above their
+    parents and come after them, and ties go to the lower number, so the parent of every kept candidate is kept.
 
     Args:
         nodes: nodes of the tree, root included.
         depth_steps: expansions; the longest drafted path is one longer.
         top_k: children of a node.
-        beam: nodes of a frontier, as far as there are so many candidates; None is `top_k`, as published (EAGLE-2).
+        beam: most nodes of a frontier (fewer where the level has fewer candidates); None is `top_k`, as EAGLE-2 has it.
         least: probability of a path, by its score, below which it is left out; 0 leaves out none.
         best_first: number the nodes by their scores instead, so that prefixes of a tree are the smaller trees.
     """
@@ -68,7 +68,7 @@ class DynamicTree(TreePolicy):
         if self.beam is not None and self.beam < 1:
             raise ValueError(f"a dynamic tree with beam = {self.beam}; expected a frontier of at least 1 node")
         if not 0 <= self.least < 1:
-            raise ValueError(f"a tree of paths of at least {self.least}; expected a probability from 0 to below 1")
+            raise ValueError(f"a dynamic tree with least = {self.least}; expected a probability of at least 0, below 1")
         candidates = num_candidates(self.depth_steps, self.top_k, self.beam)
         if self.nodes - 1 > candidates:
             beam = "" if self.beam is None else f" and beam {self.beam}"
@@ -92,7 +92,7 @@ class DynamicTree(TreePolicy):
 
     @property
     def narrowed(self) -> "DynamicTree":
-        """Without a beam that is wider than published, if there are candidates enough for all nodes."""
+        """This policy with EAGLE-2's beam in place of a wider one, if that still yields candidates for all nodes."""
         if (
             self.beam is None
             or self.beam <= self.top_k
@@ -103,7 +103,7 @@ class DynamicTree(TreePolicy):
 
     @property
     def is_exact(self) -> bool:
-        """Whether these are the likeliest of all paths."""
+        """Whether the beam is wide enough for the tree to hold the likeliest of all paths."""
         return (self.top_k if self.beam is None else self.beam) >= self.nodes - 1
 
     def grow(
@@ -124,7 +124,7 @@ class DynamicTree(TreePolicy):
             [jnp.full_like(index, -1)],
             [child_log_prob],
         )  # the candidates
-        parent_row, first = jnp.zeros_like(index), k  # first is the number of the next level's first candidate
+        parent_row, level_offset = jnp.zeros_like(index), k
 
         for level, width in enumerate(self.frontiers, start=1):
             score, token, index, parent_row = (part[:, :width] for part in (score, token, index, parent_row))
@@ -148,9 +148,9 @@ class DynamicTree(TreePolicy):
                     next_width = self.frontiers[level]
                     score, pick = by_row(lambda x, count=next_width: lax.top_k(x, count))(scores[-1])
                     token = jnp.take_along_axis(tokens[-1], pick, axis=1)
-                    index = pick + first
+                    index = pick + level_offset
                     parent_row = pick // k
-                first += width * k
+                level_offset += width * k
 
         all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents, child_log_probs))
         return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
@@ -164,7 +164,9 @@ class DynamicTree(TreePolicy):
         return math.log(self.least) * level / (level + 1)
 
     def _if_any_expands(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
-        """Runs `extend` below a frontier; returns zeros without running it where no path has a score."""
+        """Runs `extend` below a frontier; returns zeros without running it where no path has a score. The carry becomes
+        zeros as well: no later level expands either.
+        """
         if not self.least:
             return extend()
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))

@@ -174,7 +174,7 @@ async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
         yield event(Refused(400, str(error)).body)
     except Exception as error:
         log.exception("the page's request failed")
-        yield event(Refused(500, f"the server failed at this answer ({type(error).__name__})").body)
+        yield event(Refused(500, f"the server failed while making this answer ({type(error).__name__})").body)
 
 
 def _check_access(request: Request) -> None:
