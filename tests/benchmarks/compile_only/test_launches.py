@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.compile_only.launches import conditionals, launches
+from benchmarks.compile_only.shapes import copies_of_caches
 
 PROGRAM = """HloModule jit_advance, is_scheduled=true
 
@@ -66,3 +67,9 @@ def test_kernels_of_what_jax_compiles():
     found = launches(jax.jit(loop).lower(x).compile().as_text())
     assert found is not None and 1 <= found < 10
     assert launches(jax.jit(jnp.tanh).lower(x).compile().as_text()) is None
+
+
+def test_a_copy_into_a_tpus_vmem_is_no_copy_of_a_cache():
+    cache = "bf16[8,2,4096,128]{3,2,1,0:T(8,128)(2,1)"
+    in_memory, ahead = f"%a = {cache}}} copy(%b)", f"%a = ({cache}}}, {cache}S(1)}}, u32[]) copy-start(%b)"
+    assert [copies_of_caches(program, 4096) for program in (in_memory, ahead)] == [1, 0]
