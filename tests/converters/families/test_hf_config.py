@@ -13,6 +13,7 @@ from eagle_jax.converters import config_from_hf, config_to_hf
 from eagle_jax.converters.families.lookup import FAMILIES, tables_of
 from eagle_jax.converters.hf.keys import split_target, transformers_defaults
 from tests.converters.folders import ENTRIES, config, refused
+from tests.converters.public_configs import LLAMA31, VICUNA, entries_of
 
 QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
@@ -32,81 +33,7 @@ MISTRAL_TINY = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]
 OF_OTHER_MODELS = {"number_of_conv_states"}
 WINDOW = {"sliding_window": 7, "use_sliding_window": True}
 FULL, WINDOWED, LINEAR, CHUNKED = "full_attention", "sliding_attention", "linear_attention", "chunked_attention"
-VICUNA = {
-    "_name_or_path": "vicuna-7b-v1.3",
-    "architectures": ["LlamaForCausalLM"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "initializer_range": 0.02,
-    "intermediate_size": 11008,
-    "max_position_embeddings": 2048,
-    "model_type": "llama",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "pad_token_id": 0,
-    "rms_norm_eps": 1e-06,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float16",
-    "transformers_version": "4.28.1",
-    "use_cache": True,
-    "vocab_size": 32000,
-}
-LLAMA31 = {
-    "architectures": ["LlamaForCausalLM"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "bos_token_id": 128000,
-    "eos_token_id": [128001, 128008, 128009],
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "initializer_range": 0.02,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 131072,
-    "mlp_bias": False,
-    "model_type": "llama",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "pretraining_tp": 1,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.43.0.dev0",
-    "use_cache": True,
-    "vocab_size": 128256,
-}
-MISTRAL = {
-    "architectures": ["MistralForCausalLM"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "initializer_range": 0.02,
-    "intermediate_size": 14336,
-    "max_position_embeddings": 32768,
-    "model_type": "mistral",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 10000.0,
-    "sliding_window": 4096,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.34.0.dev0",
-    "use_cache": True,
-    "vocab_size": 32000,
-}
+MISTRAL = entries_of("sgl-project/ome: pkg/hfutil/modelconfig/testdata/mistral")
 
 
 def _seven_billion(**changes: Any) -> LlamaConfig:

@@ -7,8 +7,6 @@ rtp-llm and Spec-Bench; those of Gemma 4 from ollama, whose tests state the fact
 models of the hub.
 """
 
-import json
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +14,7 @@ import pytest
 
 from eagle_jax.converters import config_from_hf, quant_config
 from eagle_jax.converters.heads.entries import read_entries
-
-CASES = json.loads((pathlib.Path(__file__).parents[1] / "public_configs.json").read_text())
+from tests.converters.public_configs import CASES
 
 
 def read(case: Mapping[str, Any]) -> None:
