@@ -2,33 +2,17 @@
 by its name.
 """
 
-import dataclasses
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from loss_parity import Case, drawn, drawn_text
 
-ROWS, LENGTH, VOCABULARY, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, TAPS = 2, 13, 20, 8, 12, 2, 1, 4, 2
+LENGTH, VOCABULARY, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, TAPS = 13, 20, 8, 12, 2, 1, 4, 2
 LAYERS, BLOCK, MASK = 2, 4, 19
 RANK, CANDIDATES, GROUP = 6, 3, 4
 EPS, THETA = 1e-5, 10000.0
 BASE = {"steps": 15, "decay": 0.7, "feature_weight": 0.0, "distribution_weight": 1.0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A head and what it is trained on, as JSON."""
-
-    name: str
-    entries: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def objective(self) -> dict[str, Any]:
-        return BASE | dict(self.entries["objective"])
 
 
 PLAIN: Mapping[str, Any] = {
@@ -38,7 +22,7 @@ PLAIN: Mapping[str, Any] = {
 MIXTURE = {"distribution_loss": "tv", "distribution_weight": 1.8, "text_weight": 0.1}
 DSPARK = {"anchored": True, "markov": "vanilla", "confidence": True, "objective": MIXTURE}
 CASES = tuple(
-    Case(name, PLAIN | entries)
+    Case(name, PLAIN | entries, BASE)
     for name, entries in {
         "target": {},
         "causal": {"causal": True, "anchored": True},
@@ -93,26 +77,11 @@ def state(case: Case) -> dict[str, np.ndarray]:
         shapes["candidate_selector.hidden_projection.weight"] = (RANK, h)
         shapes["candidate_selector.predecessor_codebook"] = (VOCABULARY, RANK)
         shapes["candidate_selector.successor_codebook"] = (drafted, RANK)
-    draw = np.random.RandomState(zlib.crc32(case.name.encode()))
-    drawn = {}
-    for name in sorted(shapes):
-        values = draw.standard_normal(shapes[name])
-        values = 1 + 0.2 * values if "norm" in name else values * shapes[name][-1] ** -0.5
-        drawn[name] = values.astype(np.float32)
-    return drawn
+    return drawn(case, shapes)
 
 
 def text(case: Case) -> dict[str, np.ndarray]:
-    """Tokens, which of them are answer, what the target knows of them, its matrices, and the drafted ids."""
-    draw = np.random.RandomState(zlib.crc32(f"{case.name}/text".encode()))
+    """What `drawn_text` draws, with a question between two answers, and no mask token."""
     answer = np.arange(LENGTH)[None] >= np.array([[2], [5]])
-    answer[0, 8] = False  # a question between two answers
-    return {
-        "tokens": draw.randint(0, MASK, (ROWS, LENGTH)).astype(np.int32),
-        "answer": answer,
-        "hidden": draw.standard_normal((ROWS, LENGTH, HIDDEN)).astype(np.float32),
-        "taps": draw.standard_normal((TAPS, ROWS, LENGTH, HIDDEN)).astype(np.float32),
-        "embedding": draw.standard_normal((VOCABULARY, HIDDEN)).astype(np.float32),
-        "output": (0.5 * draw.standard_normal((VOCABULARY, HIDDEN))).astype(np.float32),
-        "drafted": np.sort(draw.permutation(VOCABULARY)[: case.entries["drafted"] or VOCABULARY]),
-    }
+    answer[0, 8] = False
+    return drawn_text(case, answer, tokens=MASK, vocabulary=VOCABULARY, hidden=HIDDEN, taps=TAPS)

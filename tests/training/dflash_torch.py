@@ -19,10 +19,10 @@ from dflash_cases import (
     RANK,
     TAPS,
     THETA,
-    Case,
     state,
     text,
 )
+from loss_parity import Case
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear, silu
 

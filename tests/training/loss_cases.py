@@ -1,35 +1,12 @@
 """What the losses are compared on: one head of each kind and its objective, with weights and text drawn by its name."""
 
-import dataclasses
-import zlib
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
+from loss_parity import Case, drawn, drawn_text
 
-ROWS, LENGTH, VOCABULARY, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 2, 14, 20, 8, 12, 2, 1, 4
+LENGTH, VOCABULARY, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM = 14, 20, 8, 12, 2, 1, 4
 EPS, THETA = 1e-5, 10000.0
 PUBLISHED1 = {"steps": 1, "decay": 0.8, "feature_weight": 1.0, "distribution_weight": 0.1}
 PUBLISHED3 = {"steps": 4, "decay": 0.8, "feature_weight": 0.0, "distribution_weight": 1.0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A head and what it is trained on, as JSON."""
-
-    name: str
-    entries: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def eagle3(self) -> bool:
-        return bool(self.entries["eagle3"])
-
-    @property
-    def objective(self) -> dict[str, Any]:
-        return dict(self.entries["objective"])
 
 
 CASES = tuple(
@@ -62,42 +39,29 @@ CASES = tuple(
 def state(case: Case) -> dict[str, np.ndarray]:
     """The head's weights, by their published names."""
     h, q, kv = HIDDEN, HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
-    layer, wide = ("midlayer", 2 * h) if case.eagle3 else ("layers.0", h)
-    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (h, 3 * h if case.eagle3 else 2 * h)}
+    layer, wide = ("midlayer", 2 * h) if case.entries["eagle3"] else ("layers.0", h)
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (h, 3 * h if case.entries["eagle3"] else 2 * h)}
     shapes |= {f"{layer}.self_attn.{name}_proj.weight": (rows, wide) for name, rows in (("q", q), ("k", kv), ("v", kv))}
     shapes[f"{layer}.self_attn.o_proj.weight"] = (h, q)
     shapes |= {f"{layer}.mlp.{name}_proj.weight": (INNER, h) for name in ("gate", "up")}
     shapes[f"{layer}.mlp.down_proj.weight"] = (h, INNER)
     shapes[f"{layer}.post_attention_layernorm.weight"] = (h,)
-    if case.eagle3:
+    if case.entries["eagle3"]:
         shapes |= {f"{layer}.{name}.weight": (h,) for name in ("hidden_norm", "input_layernorm")}
         shapes |= {"norm.weight": (h,), "lm_head.weight": (case.entries["drafted"] or VOCABULARY, h)}
     else:
         shapes["fc.bias"] = (h,)
     if case.entries["norms"]:
         shapes |= {f"fc_norm.{i}.weight": (h,) for i in range(3)}
-    draw = np.random.RandomState(zlib.crc32(case.name.encode()))
-    drawn = {}
-    for name in sorted(shapes):
-        values = draw.standard_normal(shapes[name])
-        values = 1 + 0.2 * values if "norm" in name else values * shapes[name][-1] ** -0.5
-        drawn[name] = values.astype(np.float32)
-    if case.entries["drafted"] and not case.eagle3:
-        drawn["lm_head.weight"] = text(case)["output"][text(case)["drafted"]]
-    return drawn
+    weights = drawn(case, shapes)
+    if case.entries["drafted"] and not case.entries["eagle3"]:
+        weights["lm_head.weight"] = text(case)["output"][text(case)["drafted"]]
+    return weights
 
 
 def text(case: Case) -> dict[str, np.ndarray]:
-    """Tokens, which of them are answer, what the target knows of them, its matrices, and the drafted ids."""
-    draw = np.random.RandomState(zlib.crc32(f"{case.name}/text".encode()))
+    """What `drawn_text` draws, with a question between two answers."""
     answer = np.arange(LENGTH)[None] >= np.array([[3], [6]])
-    answer[0, 9] = False  # a question between two answers
-    return {
-        "tokens": draw.randint(0, VOCABULARY, (ROWS, LENGTH)).astype(np.int32),
-        "answer": answer,
-        "hidden": draw.standard_normal((ROWS, LENGTH, HIDDEN)).astype(np.float32),
-        "taps": draw.standard_normal((3 if case.eagle3 else 0, ROWS, LENGTH, HIDDEN)).astype(np.float32),
-        "embedding": draw.standard_normal((VOCABULARY, HIDDEN)).astype(np.float32),
-        "output": (0.5 * draw.standard_normal((VOCABULARY, HIDDEN))).astype(np.float32),
-        "drafted": np.sort(draw.permutation(VOCABULARY)[: case.entries["drafted"] or VOCABULARY]),
-    }
+    answer[0, 9] = False
+    taps = 3 if case.entries["eagle3"] else 0
+    return drawn_text(case, answer, tokens=VOCABULARY, vocabulary=VOCABULARY, hidden=HIDDEN, taps=taps)

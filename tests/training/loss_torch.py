@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 import torch_reference
-from loss_cases import EPS, HEAD_DIM, HEADS, KV_HEADS, THETA, Case, state, text
+from loss_cases import EPS, HEAD_DIM, HEADS, KV_HEADS, THETA, state, text
+from loss_parity import Case
 
 
 def answers(case: Case) -> dict[str, np.ndarray]:

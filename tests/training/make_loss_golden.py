@@ -1,25 +1,30 @@
-"""Writes the losses' golden file: `python tests/training/make_loss_golden.py`, with PyTorch installed; a few seconds.
+"""Writes the losses' golden files: `python tests/training/make_loss_golden.py`, with PyTorch installed; a few seconds.
 
-Run it after changing a case in `loss_cases.py`. It never runs our own code, so it cannot bless a mistake of ours.
+Run it after changing a case in `loss_cases.py` or `dflash_cases.py`. It never runs our own code, so it cannot bless a
+mistake of ours.
 """
 
 import json
-import pathlib
 
+import dflash_cases
+import dflash_torch
+import loss_cases
 import loss_torch
 import numpy as np
-from loss_cases import CASES
-
-GOLDEN = pathlib.Path(__file__).with_name("golden_losses.npz")
+from loss_parity import golden
 
 
 def main() -> None:
-    arrays = {}
-    for case in CASES:
-        arrays[f"{case}/case"] = np.array(json.dumps(case.entries, sort_keys=True))
-        arrays |= {f"{case}/{name}": values for name, values in loss_torch.answers(case).items()}
-    np.savez_compressed(GOLDEN, **arrays)
-    print(f"{GOLDEN}: {len(CASES)} cases, {GOLDEN.stat().st_size:,} bytes")
+    for kind, cases, answers in (
+        ("eagle", loss_cases.CASES, loss_torch.answers),
+        ("dflash", dflash_cases.CASES, dflash_torch.answers),
+    ):
+        arrays, path = {}, golden(kind)
+        for case in cases:
+            arrays[f"{case}/case"] = np.array(json.dumps(case.entries, sort_keys=True))
+            arrays |= {f"{case}/{name}": values for name, values in answers(case).items()}
+        np.savez_compressed(path, **arrays)
+        print(f"{path}: {len(cases)} cases, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,9 @@
 
 import dataclasses
 import functools
-import importlib
-import json
-import pathlib
-import warnings
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from dflash_cases import (
     BLOCK,
@@ -29,10 +24,10 @@ from dflash_cases import (
     TAPS,
     THETA,
     VOCABULARY,
-    Case,
     state,
     text,
 )
+from loss_parity import Case, answers, assert_agree, value_and_gradients
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.configs.heads import DFlashConfig
@@ -44,7 +39,6 @@ from eagle_jax.training.objective import Objective
 
 pytestmark = pytest.mark.parity
 
-GOLDEN = pathlib.Path(__file__).with_name("golden_dflash_losses.npz")
 SIZES = LlamaConfig(
     vocab_size=VOCABULARY,
     hidden_size=HIDDEN,
@@ -58,20 +52,6 @@ SIZES = LlamaConfig(
     rope=Rope(theta=THETA),
     qk_norm=True,
 )
-
-
-def answers(case: Case, source: str) -> dict[str, np.ndarray]:
-    """What PyTorch computes: from the golden file, or here and now."""
-    if source == "live":
-        pytest.importorskip("torch")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module("dflash_torch").answers(case)
-    with np.load(GOLDEN) as file:
-        stored = json.loads(str(file[f"{case}/case"]))
-        assert stored == case.entries, f"case {case} has changed; run tests/training/make_dflash_golden.py"
-        own = [name for name in file.files if name.startswith(f"{case}/") and not name.endswith("/case")]
-        return {name.removeprefix(f"{case}/"): file[name] for name in own}
 
 
 def made(case: Case) -> tuple[LM, DFlash]:
@@ -110,32 +90,17 @@ def published(path: tuple) -> str:
 @pytest.mark.parametrize("source", ("golden", "live"))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_dflash_loss_and_gradients(case: Case, source: str):
-    expected, (value, agreement, gradients) = answers(case, source), ours(str(case))
-    np.testing.assert_allclose(value, expected["loss"], rtol=1e-5)
-    np.testing.assert_allclose(agreement, expected["agreement"], rtol=1e-6)
-    assert {f"gradient/{name}" for name in gradients} == {name for name in expected if name.startswith("gradient/")}
-    for name, gradient in gradients.items():
-        largest = float(np.abs(expected[f"gradient/{name}"]).max())
-        assert largest > 0, f"{name} is not trained"
-        np.testing.assert_allclose(gradient, expected[f"gradient/{name}"], atol=1e-5 + 1e-4 * largest, err_msg=name)
+    assert_agree(ours(case), answers(case, "dflash", source))
 
 
 @functools.cache
-def ours(name: str) -> tuple[float, np.ndarray, dict[str, np.ndarray]]:
-    """What PyTorch's `answers` gives for the case of that name."""
-    case = next(case for case in CASES if str(case) == name)
+def ours(case: Case) -> tuple:
     (target, head), given = made(case), jax.tree.map(jnp.asarray, text(case))
     features = jnp.concatenate([given["hidden"], *given["taps"]], axis=-1)
     objective = Objective(**case.objective, noise=0.0, anchors=LENGTH)
 
-    @jax.jit
-    def both(params):
-        def value(params):
-            whole = dataclasses.replace(head, params=params)
-            return dflash_loss(whole, target, given["tokens"], given["answer"], features, jax.random.key(0), objective)
+    def value(params):
+        whole = dataclasses.replace(head, params=params)
+        return dflash_loss(whole, target, given["tokens"], given["answer"], features, jax.random.key(0), objective)
 
-        return jax.value_and_grad(value, has_aux=True)(params)
-
-    (value, report), gradients = both(head.params)
-    named = {published(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)}
-    return float(value), np.asarray(report.agreement), named
+    return value_and_gradients(value, head.params, published)

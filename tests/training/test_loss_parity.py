@@ -1,16 +1,13 @@
 """Losses and their gradients against an independent PyTorch writing, in which tokens move and features stay."""
 
 import dataclasses
-import importlib
-import json
-import pathlib
-import warnings
+import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from loss_cases import CASES, EPS, HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS, THETA, VOCABULARY, Case, state, text
+from loss_cases import CASES, EPS, HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS, THETA, VOCABULARY, state, text
+from loss_parity import Case, answers, assert_agree, value_and_gradients
 
 from eagle_jax.configs.heads import Eagle3Config, EagleConfig
 from eagle_jax.configs.target import LlamaConfig, Rope
@@ -23,7 +20,6 @@ from eagle_jax.training.objective import Objective
 
 pytestmark = pytest.mark.parity
 
-GOLDEN = pathlib.Path(__file__).with_name("golden_losses.npz")
 LAYERS = LlamaConfig(
     vocab_size=VOCABULARY,
     hidden_size=HIDDEN,
@@ -38,29 +34,12 @@ LAYERS = LlamaConfig(
 )
 
 
-def answers(case: Case, source: str) -> dict[str, np.ndarray]:
-    """What PyTorch computes: from the golden file, or here and now."""
-    if source == "live":
-        pytest.importorskip("torch")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module("loss_torch").answers(case)
-    with np.load(GOLDEN) as file:
-        stored = json.loads(str(file[f"{case}/case"]))
-        assert stored == case.entries, f"case {case} has changed; run tests/training/make_loss_golden.py"
-        return {
-            name.removeprefix(f"{case}/"): file[name]
-            for name in file.files
-            if name.startswith(f"{case}/") and not name.endswith("/case")
-        }
-
-
 def made(case: Case) -> tuple[LM, DraftHead]:
     """The case's head and a target with its matrices; of the target nothing else is asked."""
     drawn, given, drafted = state(case), text(case), case.entries["drafted"]
     matrices = {"embed_tokens": {"embedding": given["embedding"]}, "lm_head": {"weight": given["output"]}}
     target = LM(params=jax.tree.map(jnp.asarray, matrices), config=LAYERS)
-    if case.eagle3:
+    if case.entries["eagle3"]:
         norms = case.entries["norms"]
         config = Eagle3Config(
             layers=LAYERS,
@@ -81,36 +60,25 @@ def made(case: Case) -> tuple[LM, DraftHead]:
 def published(case: Case, path: tuple) -> str:
     """The name of a weight in a published head."""
     name = jax.tree_util.keystr(path, simple=True, separator=".").replace("scale", "weight")
-    return name.replace("layers_0", "midlayer" if case.eagle3 else "layers.0").replace("fc_norm_", "fc_norm.")
+    return name.replace("layers_0", "midlayer" if case.entries["eagle3"] else "layers.0").replace(
+        "fc_norm_", "fc_norm."
+    )
 
 
 @pytest.mark.parametrize("source", ("golden", "live"))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_loss_and_gradients(case: Case, source: str):
-    expected, (value, agreement, gradients) = answers(case, source), ours(case)
-    np.testing.assert_allclose(value, expected["loss"], rtol=1e-5)
-    np.testing.assert_allclose(agreement, expected["agreement"], rtol=1e-6)
-    assert {f"gradient/{name}" for name in gradients} == {name for name in expected if name.startswith("gradient/")}
-    for name, gradient in gradients.items():
-        largest = float(np.abs(expected[f"gradient/{name}"]).max())
-        assert largest > 0, f"{name} is not trained"
-        np.testing.assert_allclose(gradient, expected[f"gradient/{name}"], atol=1e-5 + 1e-4 * largest, err_msg=name)
+    assert_agree(ours(case), answers(case, "eagle", source))
 
 
-def ours(case: Case) -> tuple[float, np.ndarray, dict[str, np.ndarray]]:
-    """What PyTorch's `answers` gives."""
+@functools.cache
+def ours(case: Case) -> tuple:
     (target, head), given = made(case), jax.tree.map(jnp.asarray, text(case))
     features = jnp.concatenate([given["hidden"], *given["taps"]], axis=-1)
     objective = Objective(**case.objective, noise=0.0)
 
-    @jax.jit
-    def both(params):
-        def value(params):
-            whole = dataclasses.replace(head, params=params)
-            return loss(whole, target, given["tokens"], given["answer"], features, jax.random.key(0), objective)
+    def value(params):
+        whole = dataclasses.replace(head, params=params)
+        return loss(whole, target, given["tokens"], given["answer"], features, jax.random.key(0), objective)
 
-        return jax.value_and_grad(value, has_aux=True)(params)
-
-    (value, report), gradients = both(head.params)
-    named = {published(case, path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)}
-    return float(value), np.asarray(report.agreement), named
+    return value_and_gradients(value, head.params, functools.partial(published, case))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import peagle_case as case
 import pytest
+from loss_parity import assert_agree, value_and_gradients
 from states import steps_by_row
 from toy import CONFIG, pair, peagle
 
@@ -55,22 +56,11 @@ def test_loss_and_gradients_as_pytorch_has_them(source: str):
     features = jnp.concatenate([given["hidden"], *given["taps"]], axis=-1)
     objective = dataclasses.replace(EVERY, decay=case.DECAY)
 
-    @jax.jit
-    def both(params):
-        def value(params):
-            whole, key = dataclasses.replace(head, params=params), jax.random.key(0)
-            return peagle_loss(whole, target, given["tokens"], given["answer"], features, key, objective)
+    def value(params):
+        whole, key = dataclasses.replace(head, params=params), jax.random.key(0)
+        return peagle_loss(whole, target, given["tokens"], given["answer"], features, key, objective)
 
-        return jax.value_and_grad(value, has_aux=True)(params)
-
-    (value, report), gradients = both(head.params)
-    np.testing.assert_allclose(value, expected["loss"], rtol=1e-5)
-    np.testing.assert_allclose(report.agreement, expected["agreement"], rtol=1e-6)
-    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients):
-        known = expected[f"gradient/{in_files(path)}"]
-        largest = float(np.abs(known).max())
-        assert largest > 0, f"{in_files(path)} is not trained"
-        np.testing.assert_allclose(gradient, known, atol=1e-5 + 1e-4 * largest, err_msg=in_files(path))
+    assert_agree(value_and_gradients(value, head.params, in_files), expected)
 
 
 def in_files(path: tuple) -> str:
