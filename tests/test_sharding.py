@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import params_of
 from jax import P
 
 import eagle_jax
@@ -24,7 +25,7 @@ from eagle_jax.configs.target import Experts
 from eagle_jax.converters import load_target, save_head, save_target
 from eagle_jax.converters.hub.sizes import HeadSizes, TargetSizes
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.inspection import plan
@@ -59,15 +60,7 @@ def ragged_request() -> tuple[BatchParams, jax.Array]:
     """Four prompts; two rows are greedy, two at temperature 1."""
     lengths = np.array([5, 3, 7, 4], np.int32)
     tokens = np.random.default_rng(0).integers(0, 60, (ROWS, SLOTS + 8)).astype(np.int32)
-    settings = Settings(
-        temperature=jnp.asarray([0.0, 1.0, 1.0, 0.0]),
-        top_k=jnp.zeros(ROWS, jnp.int32),
-        top_p=jnp.ones(ROWS),
-        min_p=jnp.zeros(ROWS),
-        key=request_keys(range(ROWS), [0] * ROWS),
-    )
-    limit, stop_ids = jnp.asarray(lengths + 16), jnp.full((len(lengths), 1), -1, jnp.int32)
-    return BatchParams(settings, jnp.asarray(lengths), limit, stop_ids), jnp.asarray(tokens)
+    return params_of(lengths, 16, temperature=[0.0, 1.0, 1.0, 0.0]), jnp.asarray(tokens)
 
 
 def decoded(target, drafter, sharding):

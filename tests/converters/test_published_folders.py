@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import settings_of
 from folders import config, target, write
 from safetensors.numpy import load_file
 
@@ -256,15 +257,8 @@ def _cycle(lm: LM, drafter: Eagle):
         taps=(rows, -rows, 2 * rows)[: len(drafter.taps)],
     )
     state = drafter.observe(lm, drafter.init(lm, 1, 8), observed)
-    settings = sampling.Settings(
-        temperature=jnp.zeros(1),
-        top_k=jnp.zeros(1, jnp.int32),
-        top_p=jnp.ones(1),
-        min_p=jnp.zeros(1),
-        key=jax.random.key_data(jax.random.split(key, 1)),
-    )
     tokens = jnp.asarray([[3, 4, 5, 0, 0, 0]], jnp.int32)
-    view = View(tokens=tokens, length=jnp.full(1, 2, jnp.int32), noise=None, settings=settings)
+    view = View(tokens=tokens, length=jnp.full(1, 2, jnp.int32), noise=None, settings=settings_of(1))
     return drafter.propose(lm, state, view, sampling.GREEDY)[0]
 
 

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import padded, params_of
 from latent_head import latent_head3
 from states import steps_by_row
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
-from eagle_jax.decoding import sampling
 from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, likeliest_tree
 from eagle_jax.decoding.sampling import Sampling
@@ -218,28 +218,18 @@ def decoded(drafter: Drafter, how: str) -> tuple[list[list[int]], int]:
     """The answers, and how many target passes they took."""
     rows, processed = HOW[how], how.startswith("processed")
     prompts = PROMPTS[: len(rows)]
-    settings = sampling.Settings(
-        temperature=jnp.asarray([temperature for temperature, _ in rows], jnp.float32),
-        top_k=jnp.zeros(len(rows), jnp.int32),
-        top_p=jnp.asarray([top_p for _, top_p in rows], jnp.float32),
-        min_p=jnp.zeros(len(rows), jnp.float32),
-        key=sampling.request_keys(list(range(len(rows))), [0] * len(rows)),
-    )
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    tokens = np.zeros((len(rows), SLOTS + 16), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
-    request = BatchParams(
-        settings=settings,
-        prompt_length=jnp.asarray(lengths),
-        limit=jnp.asarray(lengths + np.int32(NEW)),
-        stop_ids=np.tile(np.array([-1, *([7] if processed else [])], np.int32), (len(rows), 1)),
+    request = params_of(
+        list(map(len, prompts)),
+        NEW,
+        temperature=[temperature for temperature, _ in rows],
+        top_p=[top_p for _, top_p in rows],
+        stop_ids=[-1, *([7] if processed else [])],
         processor=processor_of(PROCESSED[: len(rows)], TINY.vocab_size) if processed else None,
     )
     model = target(os.environ[VARIABLE])
     drafter = Ready(drafter, 6) if how == IN_TURNS else Shared(drafter, 8) if how == SHARED else drafter
     state = compiled_prefill()(
-        model, drafter, request, jnp.asarray(tokens), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
+        model, drafter, request, padded(prompts, SLOTS + 16), mode=SAMPLED, slots=SLOTS, chunk=CHUNK, logprobs=False
     )
     if how == IN_TURNS:
         state = in_turns(model, drafter, request, state)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import scipy.stats
 import tree_reference
+from batches import padded, params_of
 from states import steps_by_row
 
 from eagle_jax.configs.dflash import ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.eagle import Eagle
@@ -24,7 +25,6 @@ from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.loop import decode
 from eagle_jax.loop.decode import advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import TINY, synthetic_dflash, synthetic_pair, synthetic_peagle
 
@@ -82,28 +82,10 @@ def p_value(drafter: Drafter) -> float:
 def decoded(drafter: Drafter, seeds: range, program: Any) -> tuple[np.ndarray, int]:
     """The answers to one prompt, `[rows, NEW]`, and the steps that they took."""
 
-    def all_rows(value: float, dtype: type) -> jax.Array:
-        return jnp.full(len(seeds), value, dtype)
-
-    settings = Settings(
-        temperature=all_rows(WARP["temperature"], jnp.float32),
-        top_k=all_rows(WARP["top_k"], jnp.int32),
-        top_p=all_rows(WARP["top_p"], jnp.float32),
-        min_p=all_rows(WARP["min_p"], jnp.float32),
-        key=request_keys(seeds, [0] * len(seeds)),
-    )
-    length = len(PROMPT)
-    request = BatchParams(
-        settings=settings,
-        prompt_length=all_rows(length, jnp.int32),
-        limit=all_rows(length + NEW, jnp.int32),
-        stop_ids=np.full((len(seeds), 1), -1, np.int32),
-        processor=None,
-    )
-    tokens = np.zeros((len(seeds), 32), np.int32)
-    tokens[:, :length] = PROMPT
+    length, prompts = len(PROMPT), [PROMPT] * len(seeds)
+    request = params_of([length] * len(seeds), NEW, seeds=seeds, **WARP)
     start = {"mode": MODE, "slots": 16, "chunk": 8, "logprobs": False}
-    state = compiled_prefill()(TARGET, drafter, request, jnp.asarray(tokens), **start)
+    state = compiled_prefill()(TARGET, drafter, request, padded(prompts, 32), **start)
     state = program(TARGET, drafter, request, state)
     return np.asarray(state.tokens)[:, length : length + NEW], int(steps_by_row(state).sum())
 

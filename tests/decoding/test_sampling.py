@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import tree_reference
+from batches import settings_of
 
 from eagle_jax.decoding.sampling import (
     GREEDY,
@@ -30,18 +31,7 @@ VOCAB = 8
 
 def rows(keys: jax.Array, **values: object) -> Settings:
     """Settings of every row; what is not named is off."""
-    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | values
-
-    def column(name: str, dtype: type) -> jax.Array:
-        return jnp.broadcast_to(jnp.array(off[name], dtype), keys.shape[:1])
-
-    return Settings(
-        temperature=column("temperature", jnp.float32),
-        top_k=column("top_k", jnp.int32),
-        top_p=column("top_p", jnp.float32),
-        min_p=column("min_p", jnp.float32),
-        key=keys,
-    )
+    return settings_of(len(keys), **{"temperature": 1.0} | values, key=keys)  # type: ignore[arg-type]
 
 
 # The distribution --------------------------------------------------------------------------------------------------

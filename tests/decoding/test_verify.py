@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tree_reference
+from batches import settings_of
 
-from eagle_jax.decoding.sampling import Sampling, Settings, at_depth, draw, noise, request_keys
+from eagle_jax.decoding.sampling import Sampling, Settings, at_depth, draw, noise
 from eagle_jax.decoding.tree import Tree, depth_below
 from eagle_jax.decoding.verify import Accepted, walk
 
@@ -119,13 +120,7 @@ def test_verified_text_is_plainly_decoded_text_whatever_is_drafted(model: int):
     """100 seeds on each of three targets, greedy and hot rows in one batch, rows at their own positions."""
     rng, batch = np.random.default_rng(model), 100
     table = jnp.array(rng.normal(size=(VOCAB, VOCAB)) * 2, jnp.float32)
-    settings = Settings(
-        temperature=jnp.array(rng.choice([0.0, 0.5, 1.0, 1.5], batch), jnp.float32),
-        top_k=jnp.zeros(batch, jnp.int32),
-        top_p=jnp.ones(batch),
-        min_p=jnp.zeros(batch),
-        key=request_keys(range(batch), [0] * batch),
-    )
+    settings = settings_of(batch, rng.choice([0.0, 0.5, 1.0, 1.5], batch))
     truth = np.asarray(plain(table, settings, batch))
     texts: list[list[int]] = [[] for _ in range(batch)]
     steps = 0

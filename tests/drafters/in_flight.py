@@ -1,42 +1,33 @@
 """Decoding in the middle of answers, for tests of what drafters keep and propose."""
 
 import jax.numpy as jnp
-import numpy as np
+from batches import padded, params_of, settings_of
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.sampling import GREEDY
-from eagle_jax.drafters.base import Drafter
+from eagle_jax.drafters.base import Drafter, View
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
 from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
 
 
-def settings_at(temperature: float) -> sampling.Settings:
-    """Of two rows."""
-    return sampling.Settings(
-        temperature=jnp.full(2, temperature, jnp.float32),
-        top_k=jnp.zeros(2, jnp.int32),
-        top_p=jnp.ones(2, jnp.float32),
-        min_p=jnp.zeros(2, jnp.float32),
-        key=sampling.request_keys([5, 6], [0, 0]),
-    )
+def view_of(state: DecodeState, temperature: float, depth: int) -> View:
+    """What a drafter of this depth sees next, if both rows draw at this temperature."""
+    settings = settings_of(2, temperature, seeds=[5, 6])
+    positions = state.length[:, None] + 1 + jnp.arange(depth + 1, dtype=jnp.int32)[None]
+    noise = sampling.noise(settings, positions, TINY.vocab_size) if temperature else None
+    return View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
 
 
 def prefilled(
     target: LM, drafter: Drafter, prompts: list[list[int]], *, chunk: int, slots: int
 ) -> tuple[BatchParams, DecodeState]:
     """Two prompts, read; greedy."""
-    tokens = np.zeros((len(prompts), slots + 8), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
-    lengths = jnp.array([len(prompt) for prompt in prompts])
-    request = BatchParams(
-        settings=settings_at(0.0), prompt_length=lengths, limit=lengths + 40, stop_ids=jnp.full((len(lengths), 1), -1)
-    )
-    state = compiled_prefill()(
-        target, drafter, request, jnp.asarray(tokens), mode=GREEDY, slots=slots, chunk=chunk, logprobs=False
-    )
+    request = params_of(list(map(len, prompts)), 40, seeds=[5, 6])
+    tokens = padded(prompts, slots + 8)
+    state = compiled_prefill()(target, drafter, request, tokens, mode=GREEDY, slots=slots, chunk=chunk, logprobs=False)
     return request, state
 
 

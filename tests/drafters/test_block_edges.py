@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import settings_of
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.configs.heads import DFlashConfig
@@ -68,13 +69,7 @@ def cache_of(head: DFlash) -> Cache:
 
 
 def view_of(temperature: float = 0.0, **changes: Any) -> View:
-    settings = sampling.Settings(
-        temperature=jnp.full(2, temperature, jnp.float32),
-        top_k=jnp.zeros(2, jnp.int32),
-        top_p=jnp.ones(2, jnp.float32),
-        min_p=jnp.zeros(2, jnp.float32),
-        key=sampling.request_keys([5, 6], [0, 0]),
-    )
+    settings = settings_of(2, temperature, seeds=[5, 6])
     length = jnp.asarray(ROOTS, jnp.int32)
     noise = sampling.noise(settings, length[:, None] + 1 + jnp.arange(5, dtype=jnp.int32)[None], TINY.vocab_size)
     return View(

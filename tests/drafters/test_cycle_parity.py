@@ -12,12 +12,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import padded, params_of
 from jaxtyping import Array, Int
 from safetensors.numpy import save_file
 
 from eagle_jax.configs.heads import Eagle3Config
 from eagle_jax.converters import load_head, load_target
-from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
@@ -25,7 +25,7 @@ from eagle_jax.drafters.base import CommittedRows, Drafter, View
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams, DecodeState
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
@@ -96,15 +96,7 @@ class Recording(Drafter):
 def ours(case: Case) -> dict[str, np.ndarray]:
     """What `cycle_torch.answers` gives of the text, from checkpoints on disk, through the loop as it is."""
     target, drafter = models(case)
-    lengths = jnp.array([len(PROMPT)])
-    tokens = jnp.zeros((1, SLOTS + CHUNK), jnp.int32).at[0, : len(PROMPT)].set(jnp.array(PROMPT))
-    settings = sampling.Settings(
-        temperature=jnp.zeros(1), top_k=jnp.zeros(1, jnp.int32), top_p=jnp.ones(1), min_p=jnp.zeros(1),
-        key=sampling.request_keys([0], [0]),
-    )  # fmt: skip
-    request = BatchParams(
-        settings=settings, prompt_length=lengths, limit=lengths + SLOTS, stop_ids=jnp.full((len(lengths), 1), -1)
-    )
+    request, tokens = params_of([len(PROMPT)], SLOTS), padded([PROMPT], SLOTS + CHUNK)
     state = compiled_prefill()(target, drafter, request, tokens, mode=GREEDY, slots=SLOTS, chunk=CHUNK, logprobs=False)
     texts, trees = [known(state)], []
     for cycle in range(1, COUNT + 1):

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from in_flight import after_steps, prefilled, settings_at
+from batches import settings_of
+from in_flight import after_steps, prefilled, view_of
 from states import steps_by_row
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
-from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import EAGLE1_TREE, DynamicTree, StaticTree, TreePolicy
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.scores import Scores
@@ -20,9 +20,8 @@ from eagle_jax.decoding.tree import Tree
 from eagle_jax.drafters.base import View
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.drafters.guided import grow, grow_by_depth
-from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.dflash import DFlash
-from eagle_jax.testing import TINY, synthetic_dflash, synthetic_pair
+from eagle_jax.testing import synthetic_dflash, synthetic_pair
 
 TARGET, _ = synthetic_pair(strength=0.3)
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8], [2, 7, 18]]
@@ -61,13 +60,6 @@ def test_the_state_is_a_fresh_prefills(policy: TreePolicy, flags: str):
         for got, expected in zip((*state.draft.k, *state.draft.v), (*fresh.draft.k, *fresh.draft.v), strict=True):
             rows = got[row, :, : len(text)], expected[row, :, : len(text)]
             np.testing.assert_allclose(*rows, atol=2e-4 * float(jnp.abs(rows[1]).max()))
-
-
-def view_of(state: DecodeState, temperature: float, depth: int) -> View:
-    settings = settings_at(temperature)
-    positions = state.length[:, None] + 1 + jnp.arange(depth + 1, dtype=jnp.int32)[None]
-    noise = sampling.noise(settings, positions, TINY.vocab_size) if temperature else None
-    return View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
 
 
 @jax.jit
@@ -135,7 +127,7 @@ def test_a_tree_over_ranks_is_the_one_over_the_vocabulary(policy: TreePolicy):
     logits = jax.random.normal(jax.random.key(3), (2, policy.depth, 61)).at[:, :, 40:50].set(1.5)
     logits = logits.at[1, -1].set(jnp.nan)
     tokens = jnp.array([[3, 4], [5, 6]], jnp.int32)
-    view = View(tokens=tokens, length=jnp.ones(2, jnp.int32), noise=None, settings=settings_at(0.0))
+    view = View(tokens=tokens, length=jnp.ones(2, jnp.int32), noise=None, settings=settings_of(2))
 
     def scores(depth: int) -> Scores:
         return Scores(logits[:, depth : depth + 1])

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from in_flight import after_steps, settings_at
+from in_flight import after_steps, view_of
 from states import roots, steps_by_row
 
-from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import EAGLE1_TREE, NO_TREE, DynamicTree
 from eagle_jax.decoding.sampling import GREEDY, Sampling
 from eagle_jax.decoding.tree import Tree, depth_below
@@ -19,7 +18,7 @@ from eagle_jax.drafters.base import Plain, View
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.eagle import Head
-from eagle_jax.testing import TINY, synthetic_pair
+from eagle_jax.testing import synthetic_pair
 
 TARGET, MILD = synthetic_pair(strength=0.3, error=0.15)
 # a head whose attention weighs as much as what passes through it: a wrong mask or position gives another tree
@@ -39,13 +38,6 @@ def state() -> DecodeState:
     committed = np.asarray(state.length) - [len(prompt) for prompt in PROMPTS]
     assert (committed > steps_by_row(state)).any(), "no draft was accepted: nothing was observed"
     return state
-
-
-def view_of(state: DecodeState, temperature: float, depth: int) -> View:
-    settings = settings_at(temperature)
-    positions = state.length[:, None] + 1 + jnp.arange(depth + 1, dtype=jnp.int32)[None]
-    noise = sampling.noise(settings, positions, TINY.vocab_size) if temperature else None
-    return View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
 
 
 @jax.jit

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import settings_of
 
 from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree, StaticTree, TreePolicy
@@ -28,13 +29,7 @@ LENGTH = np.array([10, 7], np.int32)  # the roots: what lies behind them is not 
 
 
 def view_of(temperature: float) -> View:
-    settings = sampling.Settings(
-        temperature=jnp.full(2, temperature, jnp.float32),
-        top_k=jnp.zeros(2, jnp.int32),
-        top_p=jnp.ones(2, jnp.float32),
-        min_p=jnp.zeros(2, jnp.float32),
-        key=sampling.request_keys([5, 6], [0, 0]),
-    )
+    settings = settings_of(2, temperature, seeds=[5, 6])
     positions = LENGTH[:, None] + 1 + np.arange(4, dtype=np.int32)[None]
     noise = sampling.noise(settings, jnp.asarray(positions), TINY.vocab_size) if temperature else None
     return View(tokens=jnp.asarray(TEXT), length=jnp.asarray(LENGTH), noise=noise, settings=settings)

@@ -8,17 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from in_flight import after_steps, settings_at
+from in_flight import after_steps, view_of
 from states import steps_by_row
 
-from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree, TreePolicy
 from eagle_jax.decoding.sampling import GREEDY, Sampling
-from eagle_jax.drafters.base import CommittedRows, View
+from eagle_jax.drafters.base import CommittedRows
 from eagle_jax.drafters.peagle import PEagle
-from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.eagle3 import Head3
-from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair, synthetic_peagle
+from eagle_jax.testing import synthetic_head3, synthetic_pair, synthetic_peagle
 
 TARGET, _ = synthetic_pair(strength=0.3)
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8], [2, 7, 18]]
@@ -66,13 +64,6 @@ def read_again(drafter: PEagle, texts: list[list[int]]) -> list[Any]:
         )
         states.append(jax.jit(drafter.observe)(TARGET, drafter.init(TARGET, 1, SLOTS), observed))
     return states
-
-
-def view_of(state: DecodeState, temperature: float, depth: int) -> View:
-    settings = settings_at(temperature)
-    positions = state.length[:, None] + 1 + jnp.arange(depth + 1, dtype=jnp.int32)[None]
-    noise = sampling.noise(settings, positions, TINY.vocab_size) if temperature else None
-    return View(tokens=state.tokens, length=state.length, noise=noise, settings=settings)
 
 
 def part_of(head: Head3) -> Head3:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import settings_of
 
 import eagle_jax
 from eagle_jax.decoding import sampling
@@ -22,13 +23,7 @@ from eagle_jax.testing import TINY, synthetic_pair
 
 TARGET, _ = synthetic_pair()
 RNG = np.random.default_rng(1)
-SETTINGS = sampling.Settings(
-    temperature=jnp.zeros(2),
-    top_k=jnp.zeros(2, jnp.int32),
-    top_p=jnp.ones(2),
-    min_p=jnp.zeros(2),
-    key=sampling.request_keys([0, 1], [0, 0]),
-)
+SETTINGS = settings_of(2)
 
 
 def view_of(texts: list[list[int]], slots: int = 64) -> View:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import settings_of
 
 import eagle_jax
 from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, MaskConfig
@@ -78,9 +79,7 @@ def proposed(drafter: Any) -> jax.Array:
     start, length = jnp.zeros(1, jnp.int32), jnp.full(1, count, jnp.int32)
     observed = CommittedRows(start=start, count=length, tokens=tokens[:, :-1], following=tokens[:, 1:], **rows)
     state = drafter.observe(TARGET, drafter.init(TARGET, 1, 64), observed)
-    numbers = jnp.zeros(1), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1)
-    settings = sampling.Settings(*numbers, key=sampling.request_keys([0], [0]))
-    view = View(tokens=jnp.pad(tokens, ((0, 0), (0, 8))), length=length, noise=None, settings=settings)
+    view = View(tokens=jnp.pad(tokens, ((0, 0), (0, 8))), length=length, noise=None, settings=settings_of(1))
     return drafter.propose(TARGET, state, view, sampling.GREEDY)[0].tokens
 
 

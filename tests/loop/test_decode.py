@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import padded, params_of
 from states import roots, steps_by_row
 
 from eagle_jax import workarounds
@@ -17,7 +18,7 @@ from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams, DecodeState
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
 
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
@@ -41,26 +42,10 @@ SAMPLING = {"greedy": (0.0, 1.0), "T=0.7": (0.7, 1.0), "T=1, top-p 0.9": (1.0, 0
 
 
 def ask(prompts, temperature=0.0, top_p=1.0, stop_ids=(-1,), new=NEW, seeds=None):
-    rows = len(prompts)
-    settings = sampling.Settings(
-        temperature=jnp.full(rows, temperature, jnp.float32),
-        top_k=jnp.zeros(rows, jnp.int32),
-        top_p=jnp.full(rows, top_p, jnp.float32),
-        min_p=jnp.zeros(rows, jnp.float32),
-        key=sampling.request_keys(list(range(rows)) if seeds is None else seeds, [0] * rows),
-    )
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    tokens = np.zeros((rows, SLOTS + 16), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
-    request = BatchParams(
-        settings=settings,
-        prompt_length=jnp.asarray(lengths),
-        limit=jnp.asarray(lengths + np.int32(new)),
-        stop_ids=jnp.tile(jnp.asarray(stop_ids, jnp.int32), (len(prompts), 1)),
-    )
+    drawn = {"temperature": temperature, "top_p": top_p, "seeds": seeds}
+    request = params_of(list(map(len, prompts)), new, stop_ids=stop_ids, **drawn)
     mode = sampling.Sampling(sampled=temperature > 0, filtered=temperature > 0 and top_p < 1)
-    return request, jnp.asarray(tokens), mode
+    return request, padded(prompts, SLOTS + 16), mode
 
 
 def start(drafter, request, tokens, mode) -> DecodeState:

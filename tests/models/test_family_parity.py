@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import padded, params_of
 from family_cases import FAMILIES, LEFT_OUT, NEW, PROMPT, without
 from parity_cases import LENGTH, VOCABULARY, texts, weights
 from reference import SOURCES, answers
@@ -20,12 +21,11 @@ from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import config_from_hf, config_to_hf, llama, load_target, names, save_target
 from eagle_jax.converters.families import tensors
 from eagle_jax.converters.families.rows import FAMILIES as ROWS
-from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import Tree, TreeShape
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams
 from eagle_jax.models import layout
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree
@@ -139,21 +139,9 @@ def test_greedy_text_of_trees_and_chunks(name: str, source: str, room_for_progra
 
 
 def _decoded(lm: LM, drafter: Drafter, prompt: list[int]) -> tuple[list[int], int]:
-    zero = jnp.zeros(1, jnp.float32)
-    settings = Settings(
-        temperature=zero,
-        top_k=jnp.zeros(1, jnp.int32),
-        top_p=zero + 1,
-        min_p=zero,
-        key=request_keys([0], [0]),
-    )
-    length = jnp.array([len(prompt)], jnp.int32)
-    params = BatchParams(
-        settings=settings, prompt_length=length, limit=length + jnp.int32(NEW), stop_ids=np.full((1, 1), -1, np.int32)
-    )
-    padded = jnp.zeros((1, SLOTS + 8), jnp.int32).at[0, : len(prompt)].set(jnp.array(prompt, jnp.int32))
+    params, padded_prompt = params_of([len(prompt)], NEW), padded([prompt], SLOTS + 8)
     mode = Sampling(sampled=False, filtered=False)
-    state = compiled_prefill()(lm, drafter, params, padded, mode=mode, slots=SLOTS, chunk=CHUNK, logprobs=False)
+    state = compiled_prefill()(lm, drafter, params, padded_prompt, mode=mode, slots=SLOTS, chunk=CHUNK, logprobs=False)
     state = compiled_advance()(lm, drafter, params, state, jnp.int32(10**6), mode=mode)
     text = np.asarray(state.tokens)[0, len(prompt) : int(state.length[0]) + 1].tolist()
     return text, int(state.steps)

@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import params_of
 from states import steps_by_row
 
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams, DecodeState
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.ops import VARIABLE, AttentionCall
 from eagle_jax.ops import attention_reference as xla
 from eagle_jax.ops.attention_call import Backend
@@ -28,15 +29,7 @@ TARGET, HEAD = synthetic_pair(dataclasses.replace(TINY, num_hidden_layers=1), st
 def decoded() -> DecodeState:
     """Ragged prompts, two rows sampled; in the end more than half of the cache is used, at first less."""
     tokens = np.random.default_rng(0).integers(0, 60, (3, SLOTS + 8)).astype(np.int32)
-    settings = Settings(
-        temperature=jnp.asarray([0.0, 0.8, 1.0]),
-        top_k=jnp.zeros(3, jnp.int32),
-        top_p=jnp.ones(3),
-        min_p=jnp.zeros(3),
-        key=request_keys(range(3), [0] * 3),
-    )
-    stop_ids = np.full((len(LENGTHS), 1), -1, np.int32)
-    request = BatchParams(settings, jnp.asarray(LENGTHS), jnp.asarray(LENGTHS + NEW), stop_ids)
+    request = params_of(LENGTHS, NEW, temperature=[0.0, 0.8, 1.0])
     given = TARGET, Eagle(head=HEAD, policy=DynamicTree(3, 1, 2)), request
     mode = Sampling(sampled=True, filtered=False)
     jax.clear_caches()

@@ -8,18 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import padded, params_of
 from states import steps_by_row
 from toy import dflash, pair
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
-from eagle_jax.decoding import sampling
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.dflash import DFlashDrafter
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.training import optimizer
 from eagle_jax.training.objective import DFLASH, DFLASH2, DSPARK, Objective
@@ -32,22 +31,10 @@ NEW, SLOTS, UPDATES = 41, 64, 80
 
 def decoded(drafter: Drafter) -> tuple[list[int], float]:
     """The whole text, and how many tokens a step committed."""
-    tokens = np.zeros((1, SLOTS + 8), np.int32)
-    tokens[0, : len(PROMPT)] = PROMPT
-    length = jnp.array([len(PROMPT)])
-    settings = sampling.Settings(
-        temperature=jnp.zeros(1, jnp.float32),
-        top_k=jnp.zeros(1, jnp.int32),
-        top_p=jnp.ones(1, jnp.float32),
-        min_p=jnp.zeros(1, jnp.float32),
-        key=sampling.request_keys([0], [0]),
-    )
-    request = BatchParams(
-        settings=settings, prompt_length=length, limit=length + NEW, stop_ids=jnp.full((1, 1), -1, jnp.int32)
-    )
+    request = params_of([len(PROMPT)], NEW)
     target = pair()[0]
     fixed = {"mode": GREEDY, "slots": SLOTS, "chunk": 8, "logprobs": False}
-    state = compiled_prefill()(target, drafter, request, jnp.asarray(tokens), **fixed)
+    state = compiled_prefill()(target, drafter, request, padded([PROMPT], SLOTS + 8), **fixed)
     state = compiled_advance()(target, drafter, request, state, jnp.int32(10**6), mode=GREEDY)
     text = np.asarray(state.tokens)[0, : len(PROMPT) + NEW].tolist()
     return text, (NEW - 1) / int(steps_by_row(state).sum())  # prefill draws the first

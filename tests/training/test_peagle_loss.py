@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import peagle_case as case
 import pytest
+from batches import params_of
 from loss_parity import assert_agree, value_and_gradients
 from states import steps_by_row
 from toy import CONFIG, pair, peagle
@@ -22,7 +23,6 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.peagle import PEagle
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM, causal
 from eagle_jax.training import optimizer
@@ -176,11 +176,7 @@ def test_it_learns_one_conversation():
     assert accepted_length(np.asarray(outcome.report.agreement)) > 4.9, "of 5 with a depth of 4"
     drafter = PEagle(head=dataclasses.replace(head, params=state.params), policy=DynamicTree(5, 3, 1))
     prompt = jnp.pad(tokens[:, :4], ((0, 0), (0, 24)))  # the prefill draws the token behind it: nine are left
-    settings = sampling.Settings(
-        *(jnp.zeros(1), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.zeros(1)), key=sampling.request_keys([0], [0])
-    )
-    ends = {"prompt_length": jnp.full(1, 4), "limit": jnp.full(1, 14), "stop_ids": jnp.full((1, 1), -1)}
-    request, mode = BatchParams(settings=settings, **ends), {"mode": sampling.GREEDY}
+    request, mode = params_of([4], 10), {"mode": sampling.GREEDY}
     decoded = compiled_prefill()(target, drafter, request, prompt, **mode, slots=20, chunk=8, logprobs=False)
     decoded = compiled_advance()(target, drafter, request, decoded, jnp.int32(9), **mode)
     np.testing.assert_array_equal(decoded.tokens[:, :14], tokens)

@@ -11,15 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batches import params_of
 from states import steps_by_row
 
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
+from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
-from eagle_jax.loop.state import BatchParams, DecodeState
+from eagle_jax.loop.state import DecodeState
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
@@ -104,16 +105,7 @@ def test_the_logits_of_a_node_are_those_of_its_path(dtype, quantize, activations
 
 def decoded(target: LM, drafter: Drafter, texts: np.ndarray, rows: list[int], temperature: float) -> DecodeState:
     """Some of the texts, continued."""
-    count, lengths = len(rows), np.array([LENGTHS[row] for row in rows], np.int32)
-    settings = Settings(
-        temperature=jnp.full(count, temperature),
-        top_k=jnp.zeros(count, jnp.int32),
-        top_p=jnp.ones(count),
-        min_p=jnp.zeros(count),
-        key=request_keys(rows, [0] * count),
-    )
-    stop_ids = np.full((len(lengths), 1), -1, np.int32)
-    request = BatchParams(settings, jnp.asarray(lengths), jnp.asarray(lengths + NEW), stop_ids)
+    request = params_of([LENGTHS[row] for row in rows], NEW, temperature=temperature, seeds=rows)
     given, mode = (target, drafter, request), Sampling(sampled=temperature > 0, filtered=False)
     state = compiled_prefill()(*given, jnp.asarray(texts[rows]), mode=mode, slots=SLOTS, chunk=64, logprobs=False)
     return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
