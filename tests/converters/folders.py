@@ -117,6 +117,12 @@ def assert_same(left: LM | DraftHead, right: LM | DraftHead) -> None:
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
+def same_leaves(one: Any, other: Any) -> None:
+    """Two trees of the same structure whose arrays are equal, bit for bit."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
 @contextlib.contextmanager
 def refused(kind: type[Exception], *words: str) -> Iterator[None]:
     """The block fails with one sentence that says all of `words`."""

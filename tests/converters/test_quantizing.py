@@ -25,6 +25,7 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import flat, quantize_params, scheme_of
 from eagle_jax.ops.quantized import QuantArray
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_pair
+from tests.converters.folders import same_leaves
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, num_hidden_layers=1, intermediate_size=64)
 MIXTURE = dataclasses.replace(
@@ -54,11 +55,6 @@ def folders(pair, tmp_path_factory) -> pathlib.Path:
     return root
 
 
-def same(one, other) -> None:
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
 # Words by compressed-tensors 0.20: pack_to_int32(torch.arange(-8, 8).reshape(2, 8), 4), and of 10 columns by 8 bits.
 FOUR_BITS = (np.arange(-8, 8, dtype=np.int8).reshape(2, 8), [[1985229328], [-19088744]])
 EIGHT_BITS = (np.asarray([[-128, -1, 0, 1, 127, 5, -5, 100, 7, -7]], np.int8), [[-2122285312, -461666817, 31111]])
@@ -74,14 +70,14 @@ def test_words_are_those_of_compressed_tensors(bits, codes, words):
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_a_target_rounded_while_it_is_read_saved_and_read_again_is_the_same(folders, tmp_path, scheme):
     rounded = load_target(folders / "target", scheme=scheme_of(scheme))
-    same(rounded.params, quantize_params(load_target(folders / "target").params, scheme_of(scheme)))
+    same_leaves(rounded.params, quantize_params(load_target(folders / "target").params, scheme_of(scheme)))
     save_target(rounded, tmp_path / "saved")
-    same(load_target(tmp_path / "saved").params, rounded.params)
+    same_leaves(load_target(tmp_path / "saved").params, rounded.params)
     quantize(folders / "target", tmp_path / "written", scheme)
-    same(load_target(tmp_path / "written").params, rounded.params)
+    same_leaves(load_target(tmp_path / "written").params, rounded.params)
     assert (tmp_path / "written" / "chat_template.jinja").exists()
     saved, written = (load_file(tmp_path / name / "model.safetensors") for name in ("saved", "written"))
-    same(saved, written)
+    same_leaves(saved, written)
     said = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("saved", "written")]
     assert said[0]["quantization_config"] == said[1]["quantization_config"]
     groups = {
@@ -142,7 +138,7 @@ def test_what_is_rounded_is_described(folders, tmp_path):
 def test_experts_are_rounded_one_by_one_and_routers_stay(folders, tmp_path):
     quantize(folders / "mixture", tmp_path / "int4", "int4")
     rounded = load_target(tmp_path / "int4")
-    same(rounded.params, load_target(folders / "mixture", scheme=scheme_of("int4")).params)
+    same_leaves(rounded.params, load_target(folders / "mixture", scheme=scheme_of("int4")).params)
     experts = rounded.params["layers_0"]["mlp"]["experts"]
     assert all(isinstance(stack, QuantArray) and stack.bits == 4 for stack in experts.values())
     said = json.loads((tmp_path / "int4" / "config.json").read_text())["quantization_config"]
@@ -153,12 +149,12 @@ def test_experts_are_rounded_one_by_one_and_routers_stay(folders, tmp_path):
 def test_heads_too_and_they_change_their_format_as_they_are(folders, pair, tmp_path, name):
     quantize(folders / name, tmp_path / "int8", "int8")
     rounded = load_head(tmp_path / "int8", pair[0])
-    same(rounded.params, load_head(folders / name, pair[0], scheme=scheme_of("int8")).params)
+    same_leaves(rounded.params, load_head(folders / name, pair[0], scheme=scheme_of("int8")).params)
     assert rounded.dtype == np.float32
     save_head(rounded, tmp_path / "saved", target=pair[0], target_name=str(folders / "target"))
-    same(load_head(tmp_path / "saved", pair[0]).params, rounded.params)
+    same_leaves(load_head(tmp_path / "saved", pair[0]).params, rounded.params)
     convert(tmp_path / "int8", tmp_path / "speculators", "speculators", target=folders / "target")
-    same(load_head(tmp_path / "speculators", pair[0]).params, rounded.params)
+    same_leaves(load_head(tmp_path / "speculators", pair[0]).params, rounded.params)
 
 
 def test_a_masks_embedding_in_a_file_of_its_own_comes_along(folders, tmp_path):
@@ -175,7 +171,7 @@ def test_weights_go_rounded_into_their_shards(folders):
     down = spread.target.params["layers_0"]["mlp"]["down_proj"]["weight"].data
     assert down.codes.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 2
     assert down.scales.addressable_shards[0].data.shape[0] == CONFIG.intermediate_size // 32 // 2
-    same(*(jax.tree.map(np.asarray, for_files(model.target.params)) for model in (spread, alone)))
+    same_leaves(*(jax.tree.map(np.asarray, for_files(model.target.params)) for model in (spread, alone)))
 
 
 def test_the_float_model_is_never_whole_in_memory(folders, monkeypatch):

@@ -15,6 +15,7 @@ from eagle_jax.models.quant import QUANT_TYPES, flat, quantize_params, scheme_of
 from eagle_jax.ops import quantized
 from eagle_jax.ops.quantized import QuantArray, QuantType, dense
 from eagle_jax.testing import TINY, synthetic_pair
+from tests.converters.folders import same_leaves
 
 CONFIG = dataclasses.replace(
     TINY, vocab_size=64, hidden_size=128, head_dim=32, num_attention_heads=4, num_hidden_layers=1, intermediate_size=128
@@ -29,11 +30,6 @@ def floats(tmp_path_factory):
     shifted = jax.tree.map(lambda leaf: leaf + 0.02 if leaf.ndim == 2 else leaf, target.params)
     save_target(dataclasses.replace(target, params=shifted), root / "target")
     return root / "target"
-
-
-def same(one, other) -> None:
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def log_of(caplog) -> str:
@@ -68,11 +64,11 @@ def test_zero_points_help_where_weights_are_not_around_zero():
 @pytest.mark.parametrize("scheme", ["int4-asym", "int4-128-asym", "int4-asym/int4-asym"])
 def test_what_is_written_is_read_back_bit_for_bit(floats, tmp_path, scheme):
     loaded = load_target(floats, scheme=scheme_of(scheme))
-    same(loaded.params, quantize_params(load_target(floats).params, scheme_of(scheme)))
+    same_leaves(loaded.params, quantize_params(load_target(floats).params, scheme_of(scheme)))
     quantize(floats, tmp_path / "written", scheme)
-    same(load_target(tmp_path / "written").params, loaded.params)
+    same_leaves(load_target(tmp_path / "written").params, loaded.params)
     save_target(loaded, tmp_path / "saved")
-    same(load_target(tmp_path / "saved").params, loaded.params)
+    same_leaves(load_target(tmp_path / "saved").params, loaded.params)
     stated = json.loads((tmp_path / "written" / "config.json").read_text())["quantization_config"]["config_groups"]
     assert [group["weights"]["symmetric"] for group in stated.values()].count(False) == 1
 
@@ -110,11 +106,11 @@ def test_the_same_width_keeps_the_files_numbers(floats, tmp_path, caplog):
     quantize(floats, tmp_path / "int4", "int4")
     kept = load_target(tmp_path / "int4").params
     with caplog.at_level(logging.WARNING):
-        same(load_target(tmp_path / "int4", scheme=scheme_of("int4-128-asym/int4")).params, kept)
+        same_leaves(load_target(tmp_path / "int4", scheme=scheme_of("int4-128-asym/int4")).params, kept)
     assert "holds weights of 4 bits already: they are kept, and quantize changes nothing" in log_of(caplog)
     quantize(tmp_path / "int4", tmp_path / "again", "int4-asym")
-    same(load_file(tmp_path / "again" / "model.safetensors"), load_file(tmp_path / "int4" / "model.safetensors"))
-    same(load_target(tmp_path / "again").params, kept)
+    same_leaves(load_file(tmp_path / "again" / "model.safetensors"), load_file(tmp_path / "int4" / "model.safetensors"))
+    same_leaves(load_target(tmp_path / "again").params, kept)
 
 
 def test_another_width_is_a_second_rounding_that_has_to_be_asked_for(floats, tmp_path, caplog):
@@ -127,16 +123,16 @@ def test_another_width_is_a_second_rounding_that_has_to_be_asked_for(floats, tmp
             again()
     expanded = load_target(tmp_path / "int4", scheme=scheme_of("none")).params
     assert not bits(expanded)
-    same(
+    same_leaves(
         expanded,
         jax.tree.map(dense, load_target(tmp_path / "int4").params, is_leaf=lambda x: isinstance(x, QuantArray)),
     )
     with caplog.at_level(logging.WARNING):
         again = load_target(tmp_path / "int4", scheme=scheme_of("requantize:int8")).params
     assert "quantized a second time" in log_of(caplog) and bits(again) == {8}
-    same(again, quantize_params(expanded, scheme_of("int8")))
+    same_leaves(again, quantize_params(expanded, scheme_of("int8")))
     quantize(tmp_path / "int4", tmp_path / "int8", "int8", requantize=True)
-    same(load_target(tmp_path / "int8").params, again)
+    same_leaves(load_target(tmp_path / "int8").params, again)
     half = load_target(tmp_path / "int4", scheme=scheme_of("requantize:int8/none")).params
     assert isinstance(half["lm_head"]["weight"], jax.Array)
 

@@ -9,23 +9,14 @@ import pytest
 
 import eagle_jax
 from eagle_jax.configs.heads import EagleConfig
-from eagle_jax.configs.target import Experts, LlamaConfig, Rope
+from eagle_jax.configs.target import Experts, Rope
 from eagle_jax.models import layout
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
 
-PLAIN = LlamaConfig(
-    vocab_size=29,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    max_position_embeddings=256,
-    rms_norm_eps=1e-5,
-    rope=Rope(theta=10000.0),
-)
+SIZES = {"vocab_size": 29, "hidden_size": 16, "intermediate_size": 24, "head_dim": 4}
+PLAIN = dataclasses.replace(TINY, **SIZES, max_position_embeddings=256)
 GEMMA = {"norms": "around", "norm_plus_one": True, "activation": "gelu_tanh"}
 GEMMA |= {"embedding_multiplier": 4.0, "attention_multiplier": 6**-0.5}
 LOCAL = {"sliding_window": 5, "full_attention_layers": (1,), "tie_word_embeddings": True}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_dflash_parity import PLAIN, TARGET, TEXT, head_with, out_by_hand, read_by_hand
+from test_dflash_parity import PLAIN, block_of, head_with, out_by_hand, read_by_hand
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.models.dflash import BlockOutput, DFlash
@@ -23,16 +23,6 @@ MODES: dict[str, dict[str, Any]] = {
     "selector, numbers": {"selector": SelectorConfig(6, 5), "output_multiplier": 0.5, "final_logit_softcapping": 0.4},
 }
 PATHS = np.array([[3, 14, 15, 60, 7], [2, 7, 1, 8, 28], [3, 14, 15, 33, 33]])  # tokens before the slots
-
-
-def block_of(head: DFlash) -> BlockOutput:
-    """One block below the root, `[1 p]`."""
-    length = len(TEXT) - 1
-    taps = TARGET.causal(jnp.asarray(TEXT[None, :-1], jnp.int32), head.taps).taps
-    cache = head.empty_cache(1, 20)
-    kv = head.context(taps, jnp.arange(length, dtype=jnp.int32)[None], cache)
-    cache = cache.write(kv, jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32))
-    return head.draft(TARGET, jnp.asarray(TEXT[-1:], jnp.int32), cache.length, cache, head.num_drafted)
 
 
 def by_hand(head: DFlash, out: np.ndarray, logits: np.ndarray, path: np.ndarray) -> list[dict[int, float]]:

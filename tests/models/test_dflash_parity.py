@@ -12,7 +12,7 @@ from eagle_jax.configs.dflash import ConvolutionConfig
 from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.configs.target import Rope
 from eagle_jax.models.cache import KVState
-from eagle_jax.models.dflash import DFlash
+from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.testing import TINY
 
@@ -52,15 +52,19 @@ def head_with(**changes: Any) -> DFlash:
     return dataclasses.replace(head, params=jax.tree.unflatten(tree, random))
 
 
-def drafted(head: DFlash, depth: int | None = None) -> np.ndarray:
-    """The block's logits below the root, with the text's context in a cache that is longer than it."""
+def block_of(head: DFlash, depth: int | None = None) -> BlockOutput:
+    """One block below the root, with the text's context in a cache that is longer than it."""
     length = len(TEXT) - 1
     taps = TARGET.causal(jnp.asarray(TEXT[None, :-1], jnp.int32), head.taps).taps
     cache = head.empty_cache(1, 20)
     kv = head.context(taps, jnp.arange(length, dtype=jnp.int32)[None], cache)
     cache = cache.write(kv, jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32))
-    root = jnp.asarray(TEXT[-1:], jnp.int32)
-    return np.asarray(head.draft(TARGET, root, cache.length, cache, depth or head.num_drafted).logits[0])
+    return head.draft(TARGET, jnp.asarray(TEXT[-1:], jnp.int32), cache.length, cache, depth or head.num_drafted)
+
+
+def drafted(head: DFlash, depth: int | None = None) -> np.ndarray:
+    """The block's logits."""
+    return np.asarray(block_of(head, depth).logits[0])
 
 
 def rms(x: np.ndarray, scale: Any, eps: float) -> np.ndarray:

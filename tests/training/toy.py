@@ -7,27 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig, HydraConfig, MaskConfig, MedusaConfig
-from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
+from eagle_jax.testing import TINY
 
 F32 = jnp.dtype("float32")
-CONFIG = LlamaConfig(
-    vocab_size=29,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    max_position_embeddings=64,
-    rms_norm_eps=1e-5,
-    rope=Rope(theta=10000.0),
-    tie_word_embeddings=True,
-)
+SIZES = {"vocab_size": 29, "hidden_size": 16, "intermediate_size": 24, "head_dim": 4}
+CONFIG = dataclasses.replace(TINY, **SIZES, max_position_embeddings=64, tie_word_embeddings=True)
 
 
 def pair() -> tuple[LM, Head]:

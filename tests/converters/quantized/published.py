@@ -116,10 +116,12 @@ def check(folder: Folder, **options: Any) -> dict[str, QuantArray]:
     return quantized
 
 
-def differs(folder: Folder, module: str) -> bool:
-    """Whether a weight is another one than the rule's, as after a mistake in the file."""
-    weight = dict(weights_of(loaded(folder)))[module]
-    return not np.array_equal(np.asarray(dense(weight)), folder.dense[module])
+def depends_on(folder: Folder, end: str, change: Callable[[np.ndarray], np.ndarray]) -> bool:
+    """Whether `DOWN` stands for other numbers than the rule's once its tensor of this end is another."""
+    tensors, name = tensors_of(folder), f"{DOWN}.{end}"
+    save(folder.path, tensors | {name: change(tensors[name])})
+    weight = dict(weights_of(loaded(folder)))[DOWN]
+    return not np.array_equal(np.asarray(dense(weight)), folder.dense[DOWN])
 
 
 def changed(folder: Folder, change: Callable[[dict[str, np.ndarray]], None]) -> Folder:

@@ -140,12 +140,7 @@ def test_activations_and_caches_that_are_not_rounded_are_told_once(tmp_path, cap
 
 def test_what_the_numbers_depend_on(tmp_path):
     folder = published.write(tmp_path, published_as(), STATED)
-
-    def transposed(tensors):
-        scales = tensors[f"{DOWN}.weight_scale_inv"]
-        tensors[f"{DOWN}.weight_scale_inv"] = scales[:, ::-1]
-
-    assert published.differs(published.changed(folder, transposed), DOWN)
+    assert published.depends_on(folder, "weight_scale_inv", lambda scales: scales[:, ::-1])
 
 
 @pytest.mark.parametrize(

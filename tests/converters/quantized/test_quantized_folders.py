@@ -6,7 +6,6 @@ import json
 import logging
 import pathlib
 
-import jax
 import numpy as np
 import published
 import pytest
@@ -24,6 +23,7 @@ from eagle_jax.converters.files import Weights
 from eagle_jax.models.quant import dense_params, flat, scheme_of
 from eagle_jax.ops.quantized import QuantArray, dense
 from eagle_jax.testing import TINY, synthetic_head3, synthetic_medusa, synthetic_pair
+from tests.converters.folders import same_leaves
 
 CONFIG = dataclasses.replace(TINY, vocab_size=64, hidden_size=64, head_dim=16, intermediate_size=96)
 AWQ = (test_awq_format.published_as(), test_awq_format.STATED)
@@ -45,11 +45,6 @@ all_formats = pytest.mark.parametrize("name", FORMATS)
 
 def key_of(name: str) -> str:
     return "quantization" if name == "MLX" else "quantization_config"
-
-
-def same(one, other) -> None:
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def requantized(folder: pathlib.Path, publish, stated, key: str = "quantization_config") -> dict[str, np.ndarray]:
@@ -80,7 +75,7 @@ def pair():
 def test_the_width_that_files_have_changes_nothing(tmp_path, caplog):
     folder = published.write(tmp_path, *AWQ)
     caplog.set_level(logging.WARNING, "eagle_jax.models")
-    same(published.loaded(folder, scheme=scheme_of("int4")).params, published.loaded(folder).params)
+    same_leaves(published.loaded(folder, scheme=scheme_of("int4")).params, published.loaded(folder).params)
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path} holds weights of 4 bits already: they are kept, and quantize changes nothing"
     ]
@@ -109,7 +104,7 @@ def test_symmetric_integers_are_written_again(pair, tmp_path):
     ours = dense_params(load_head(tmp_path / "head", pair[0], "float32").params)
     save_target(pair[0], tmp_path / "target")
     convert(tmp_path / "head", tmp_path / "speculators", "speculators", target=tmp_path / "target")
-    same(dense_params(load_head(tmp_path / "speculators", pair[0], "float32").params), ours)
+    same_leaves(dense_params(load_head(tmp_path / "speculators", pair[0], "float32").params), ours)
     folder = published.write(tmp_path / "awq", *SYMMETRIC)
     save_target(published.loaded(folder), tmp_path / "saved")
     published.check(published.Folder(tmp_path / "saved", folder.dense))
@@ -143,7 +138,7 @@ def test_folders_are_quantized_a_second_time_where_that_is_asked_for(tmp_path, n
     assert not again.exists()
     quantize(folder.path, again, other, requantize=True)
     expected = load_target(folder.path, scheme=scheme_of(f"requantize:{other}"))  # in the files' own dtype
-    same(load_target(again).params, dense_tables(expected.params))
+    same_leaves(load_target(again).params, dense_tables(expected.params))
 
 
 def dense_tables(params):
