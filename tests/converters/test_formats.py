@@ -295,19 +295,3 @@ def test_config_without_layers_of_its_own_kind(tmp_path: pathlib.Path):
 
 def test_layers_may_be_numbered_in_a_flat_config(tmp_path: pathlib.Path):
     assert_same(load_head(write(tmp_path, tensors(head3(), "speculators"), entries(head3())), target()), head3())
-
-
-@pytest.mark.parity
-def test_a_pickle_as_the_authors_write_it(tmp_path: pathlib.Path):
-    """Half precision, whole numbers and booleans in one file."""
-    torch = pytest.importorskip("torch")
-    made = head3()
-    made = dataclasses.replace(made, params=jax.tree.map(lambda leaf: leaf.astype("float16"), made.params))
-    state = {name: torch.tensor(value) for name, value in tensors(made).items()}
-    assert (state["d2t"].dtype, state["t2d"].dtype) == (torch.int64, torch.bool)
-    torch.save(state, tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_text(json.dumps(entries(made)))
-    assert_same(load_head(tmp_path, target()), made)
-    state["embed_tokens.weight"] = torch.tensor(np.asarray(target().params["embed_tokens"]["embedding"]) + 1)
-    torch.save(state, tmp_path / "pytorch_model.bin")
-    assert load_head(tmp_path, target()).config.own_embedding
