@@ -5,24 +5,17 @@ import json
 import pathlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.configs.heads import DFlashConfig
-from eagle_jax.configs.target import Rope
-from eagle_jax.converters import convert, describe, load_head, names, save_head
-from eagle_jax.converters.heads import dflash, dflash_config, dflash_edges
+from eagle_jax.converters import convert, describe, load_head, save_head
+from eagle_jax.converters.heads import dflash_config, dflash_edges
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.models.dflash import DFlash
-from tests.converters.folders import assert_same, config, refused, target, write
+from tests.converters.folders import assert_same, refused, target, write
+from tests.converters.heads.dflash_heads import LAYERS, assert_same_files, filled, on_disk
 
-LAYERS = dataclasses.replace(config(), num_hidden_layers=3, head_dim=4, qk_norm=True, rope=Rope(theta=5e5))
-PLAIN = DFlashConfig(
-    layers=LAYERS, taps=(2, 1), target_hidden_size=8, block_size=4, mask_token_id=10, num_target_layers=2
-)
 DFLASH2: dict[str, Any] = {"convolution": ConvolutionConfig(2, 4), "selector": SelectorConfig(3, 5)}
 DSPARK: dict[str, Any] = {"markov": MarkovConfig(3, "vanilla"), "sample_from_anchor": True}
 OWN: dict[str, Any] = {"own_embedding": True, "draft_vocab_size": 11}
@@ -43,66 +36,51 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def made(**parts: Any) -> DFlash:
-    """A head with these parts and some weights."""
-    own, draw = dataclasses.replace(PLAIN, **parts), np.random.default_rng(0).standard_normal
-    params = jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape, np.float32)), dflash.shapes(own))
-    return DFlash(params=params, config=own)
-
-
-def on_disk(kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    head = made(**KINDS[kind][1])
-    return dict(names.tensors(dflash.RULES, head.params)), dflash_config.entries_for(head.config, "float32")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_and_back(kind: str, tmp_path: pathlib.Path):
-    head = made(**KINDS[kind][1])
+    head = filled(**KINDS[kind][1])
     save_head(head, tmp_path / "a")
     assert describe(tmp_path / "a").kind == ("DFlash 2 head" if "selector" in KINDS[kind][1] else "DSpark head")
     again = load_head(tmp_path / "a", target())
     assert_same(again, head)  # type: ignore[arg-type]
     save_head(again, tmp_path / "b")
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    assert_same_files(tmp_path / "a", tmp_path / "b")
     entries = json.loads((tmp_path / "a" / "config.json").read_text())
     assert entries["architectures"] == [KINDS[kind][0]]
     assert describe(tmp_path / "a").problem is None
 
 
 def test_the_codebooks_are_bare():
-    named = on_disk("dflash 2")[0].keys()
+    named = on_disk(filled(**KINDS["dflash 2"][1]))[0].keys()
     assert {f"candidate_selector.{each}_codebook" for each in ("predecessor", "successor")} <= named
 
 
 def test_older_names(tmp_path: pathlib.Path):
     """SpecForge's older files have a prefix before the small heads' names."""
     kind = "dspark, gated"
-    values, entries = on_disk(kind)
+    values, entries = on_disk(filled(**KINDS[kind][1]))
     values = {f"logit_head.{name}" if "markov" in name else name: value for name, value in values.items()}
-    assert_same(load_head(write(tmp_path, values, entries), target()), made(**KINDS[kind][1]))  # type: ignore[arg-type]
+    assert_same(load_head(write(tmp_path, values, entries), target()), filled(**KINDS[kind][1]))  # type: ignore[arg-type]
 
 
 def test_older_names_are_converted(tmp_path: pathlib.Path):
-    values, entries = on_disk("dspark, gated")
+    values, entries = on_disk(filled(**KINDS["dspark, gated"][1]))
     older = {f"logit_head.{name}" if "markov" in name else name: value for name, value in values.items()}
     (tmp_path / "a").mkdir()
     convert(write(tmp_path / "a", older, entries), tmp_path / "b", "dflash")
-    save_head(made(**KINDS["dspark, gated"][1]), tmp_path / "c")
-    for path in (tmp_path / "b").iterdir():
-        assert path.read_bytes() == (tmp_path / "c" / path.name).read_bytes()
+    save_head(filled(**KINDS["dspark, gated"][1]), tmp_path / "c")
+    assert_same_files(tmp_path / "b", tmp_path / "c")
 
 
 def test_a_copy_of_the_targets_embedding_stays(tmp_path: pathlib.Path):
     """DeepSpec's heads all bring one; without it the layout would be SpecForge's, which reads no output matrix."""
     model = target()
-    head = made(**KINDS["dspark, DeepSpec's"][1])
+    head = filled(**KINDS["dspark, DeepSpec's"][1])
     head.params["embed_tokens"] = {"embedding": jnp.asarray(model.table)}
     save_head(head, tmp_path / "a")
     again = load_head(tmp_path / "a", model)
     save_head(again, tmp_path / "b")
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    assert_same_files(tmp_path / "a", tmp_path / "b")
 
 
 def published(name: str, **more: Any) -> DFlashConfig:
@@ -158,7 +136,7 @@ def test_published_configs():
     ],
 )
 def test_what_is_refused(kind: str, changes: dict[str, Any], words: tuple[str, ...], tmp_path: pathlib.Path):
-    values, entries = on_disk(kind)
+    values, entries = on_disk(filled(**KINDS[kind][1]))
     inner = {**entries["dflash_config"], **changes}
     entries["dflash_config"] = {key: value for key, value in inner.items() if value is not ...}
     with refused(ValueError, *words):
@@ -168,7 +146,7 @@ def test_what_is_refused(kind: str, changes: dict[str, Any], words: tuple[str, .
 @pytest.mark.parametrize("kind", ["dflash 2", "dspark, gated", "dspark without a Markov head"])
 def test_speculators_layout_has_no_words_for_them(kind: str, tmp_path: pathlib.Path):
     with refused(ValueError, "parts of a DSpark or DFlash 2 head", "save it as dflash"):
-        save_head(made(**KINDS[kind][1]), tmp_path / "a", format="speculators")
+        save_head(filled(**KINDS[kind][1]), tmp_path / "a", format="speculators")
     assert not (tmp_path / "a").exists()
 
 
@@ -182,12 +160,12 @@ def test_speculators_layout_has_no_words_for_them(kind: str, tmp_path: pathlib.P
 )
 def test_what_no_format_has_words_for(parts: dict[str, Any], words: str, tmp_path: pathlib.Path):
     with pytest.raises(ValueError, match=words):
-        save_head(made(**parts), tmp_path / "a")
+        save_head(filled(**parts), tmp_path / "a")
 
 
 def test_a_dspark_config_cannot_say_that_some_layers_are_causal(tmp_path: pathlib.Path):
     """One that says nothing is read as of none, where DFlash's would be of those with a window."""
     layers = dataclasses.replace(LAYERS, sliding_window=4, full_attention_layers=(1, 2))
-    head = made(**DSPARK, layers=layers, causal_layers=(0,))
+    head = filled(**DSPARK, layers=layers, causal_layers=(0,))
     with refused(ValueError, "causal_layers=(0,)", "DSparkDraftModel says so of all layers or of none"):
         save_head(head, tmp_path)

@@ -5,27 +5,20 @@ import math
 import pathlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import eagle_jax
-from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.configs.target import Rope
 from eagle_jax.converters import convert, describe, load_head, load_target, names, save_head, save_target
 from eagle_jax.converters.heads import dflash, dflash_config
-from eagle_jax.converters.heads.vocabulary import mapping_tensors
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.inspection.plan import plan
 from eagle_jax.models.dflash import DFlash
-from tests.converters.folders import assert_same, config, refused, target, write
+from tests.converters.folders import assert_same, refused, target, write
+from tests.converters.heads.dflash_heads import LAYERS, PLAIN, WINDOWED, assert_same_files, filled, on_disk
 
-LAYERS = dataclasses.replace(config(), num_hidden_layers=3, head_dim=4, qk_norm=True, rope=Rope(theta=5e5))
-PLAIN = DFlashConfig(
-    layers=LAYERS, taps=(2, 1), target_hidden_size=8, block_size=4, mask_token_id=10, num_target_layers=2
-)
-WINDOWED = dataclasses.replace(LAYERS, sliding_window=5, full_attention_layers=(2,))
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"causal_layers": (0, 1, 2)},
@@ -44,27 +37,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def filled(kind: str) -> DFlash:
-    """A head of this kind with some weights."""
-    made = dataclasses.replace(PLAIN, **KINDS[kind])
-    draw = np.random.default_rng(0).standard_normal
-    params = jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape, np.float32)), dflash.shapes(made))
-    ids = jnp.asarray([0, 2, 3, 7, 9], jnp.int32) if made.draft_vocab_size == 5 else None
-    return DFlash(params=params, config=made, vocabulary=ids)
-
-
-def on_disk(kind: str = "plain") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Tensors and `config.json` of `filled(kind)`."""
-    head = filled(kind)
-    values = dict(names.tensors(dflash.RULES, head.params))
-    if head.vocabulary is not None:
-        values |= mapping_tensors(np.asarray(head.vocabulary), 11)
-    return values, dflash_config.entries_for(head.config, "float32")
-
-
 def loaded(folder: pathlib.Path, **changes: Any) -> DFlash:
     """The plain head with these entries of its `config.json`; what is `...` is left out."""
-    values, entries = on_disk()
+    values, entries = on_disk(filled())
     inner = {**entries["dflash_config"], **changes.pop("dflash_config", {})}
     entries = {key: value for key, value in {**entries, "dflash_config": inner, **changes}.items() if value is not ...}
     entries["dflash_config"] = {key: value for key, value in inner.items() if value is not ...}
@@ -75,14 +50,13 @@ def loaded(folder: pathlib.Path, **changes: Any) -> DFlash:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_and_back(kind: str, tmp_path: pathlib.Path):
-    head = filled(kind)
+    head = filled(**KINDS[kind])
     save_head(head, tmp_path / "a")
     again = load_head(tmp_path / "a", target())
     assert_same(again, head)  # type: ignore[arg-type]
     save_head(again, tmp_path / "b", format="dflash")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", "model.safetensors"]
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    assert_same_files(tmp_path / "a", tmp_path / "b")
     told = describe(tmp_path / "a")
     assert (told.kind, told.format, told.problem) == ("DFlash head", "dflash", None)
     assert told.config["block_size"] == 4
@@ -100,7 +74,7 @@ def test_a_published_config():
         **{"rope_theta": 1000000, "sliding_window": None, "tie_word_embeddings": True, "use_sliding_window": False},
         **{"vocab_size": 151936},
     }
-    head = filled("plain")
+    head = filled()
     read = dflash_config.read_config({"fc.weight": TensorInfo((2560, 5 * 2560), "bfloat16", pathlib.Path())}, stated)
     assert (read.taps, read.block_size, read.mask_token_id) == ((2, 10, 18, 26, 34), 16, 151669)
     assert (read.num_drafted, read.causal_layers, read.draft_vocab_size) == (15, (), None)
@@ -120,7 +94,7 @@ def test_a_published_config():
 
 def test_where_the_entries_stand(tmp_path: pathlib.Path):
     """In `dflash_config` or outside it; layers that the streams leave, or enter."""
-    expected = filled("plain")
+    expected = filled()
     for changes in (
         {"block_size": ..., "dflash_config": {"block_size": 4}},
         {"mask_token_id": 10, "dflash_config": {"mask_token_id": ...}},
@@ -195,7 +169,7 @@ def test_what_is_refused(changes: dict[str, Any], words: tuple[str, ...], tmp_pa
 
 
 def test_other_methods_tensors_are_refused_by_name(tmp_path: pathlib.Path):
-    values, entries = on_disk()
+    values, entries = on_disk(filled())
     for name in ("markov_head.markov_w1.weight", "candidate_selector.hidden_projection.weight", "mask_vector"):
         with refused(ValueError, name, "does not describe"):
             load_head(write(tmp_path, values | {name: np.zeros((2, 8), np.float32)}, entries), target())
@@ -206,11 +180,11 @@ def test_other_methods_tensors_are_refused_by_name(tmp_path: pathlib.Path):
 def test_an_embedding_of_masks_in_a_file_of_its_own(tmp_path: pathlib.Path):
     """As MiMo-V2.5's drafter has it: without it every slot reads an untrained row of the target's table."""
     torch = pytest.importorskip("torch")
-    values, entries = on_disk()
+    values, entries = on_disk(filled())
     folder, vector = write(tmp_path, values, entries), np.arange(8, dtype=np.float32)
     expected = dataclasses.replace(
-        filled("plain"),
-        params=filled("plain").params | {"mask_embedding": jnp.asarray(vector)},
+        filled(),
+        params=filled().params | {"mask_embedding": jnp.asarray(vector)},
         config=dataclasses.replace(PLAIN, own_mask_embedding=True),
     )
     for held in (
@@ -233,7 +207,7 @@ def test_an_embedding_of_masks_in_a_file_of_its_own(tmp_path: pathlib.Path):
 
 
 def test_a_target_that_scales_its_embeddings(tmp_path: pathlib.Path):
-    values, entries = on_disk()
+    values, entries = on_disk(filled())
     gemma = {"query_pre_attn_scalar": 4, "attn_logit_softcapping": None, "final_logit_softcapping": None}
     made = target(model_type="gemma2", architectures=["Gemma2ForCausalLM"], hidden_act=None, head_dim=4, **gemma)
     with refused(ValueError, "Gemma", "its own"):
@@ -241,7 +215,7 @@ def test_a_target_that_scales_its_embeddings(tmp_path: pathlib.Path):
 
 
 def test_no_words_for_it(tmp_path: pathlib.Path):
-    plain = filled("plain")
+    plain = filled()
     for changes, word in (
         ({"causal_layers": (1,)}, "causal_layers"),
         ({"layers": dataclasses.replace(LAYERS, qk_norm=False)}, "Qwen3"),
@@ -257,14 +231,14 @@ def test_no_words_for_it(tmp_path: pathlib.Path):
 
 
 def test_a_head_in_the_place_of_its_target(tmp_path: pathlib.Path):
-    save_head(filled("plain"), tmp_path)
+    save_head(filled(), tmp_path)
     with pytest.raises(ValueError):
         load_target(tmp_path)
 
 
 def test_loading_both_and_drafting(tmp_path: pathlib.Path):
     save_target(target(), tmp_path / "target")
-    save_head(filled("plain"), tmp_path / "head")
+    save_head(filled(), tmp_path / "head")
     model = eagle_jax.load(tmp_path / "target", tmp_path / "head", head_config={"is_causal": True})
     assert model.head.config.causal_layers == (0, 1, 2)
     plain, mine = (

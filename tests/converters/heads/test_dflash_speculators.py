@@ -1,26 +1,20 @@
 """DFlash heads in the layout of vLLM speculators: there and back, as published, and what it has no words for."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.configs.heads import DFlashConfig
-from eagle_jax.configs.target import Rope
-from eagle_jax.converters import convert, describe, load_head, names, save_head, save_target
-from eagle_jax.converters.heads import dflash
-from eagle_jax.converters.heads.vocabulary import mapping_tensors
+from eagle_jax.converters import convert, describe, load_head, save_head, save_target
 from eagle_jax.models.dflash import DFlash
-from tests.converters.folders import assert_same, config, refused, target, write
+from tests.converters.folders import assert_same, refused, target, write
+from tests.converters.heads import dflash_heads
+from tests.converters.heads.dflash_heads import LAYERS, WINDOWED, assert_same_files, tensors
 
-LAYERS = dataclasses.replace(config(), num_hidden_layers=3, head_dim=4, qk_norm=True, rope=Rope(theta=5e5))
-PLAIN = DFlashConfig(layers=LAYERS, taps=(2, 1), target_hidden_size=8, block_size=4, mask_token_id=10)
-WINDOWED = dataclasses.replace(LAYERS, sliding_window=5, full_attention_layers=(2,))
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "draft vocabulary": {"draft_vocab_size": 5},
@@ -31,12 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def filled(**changes: Any) -> DFlash:
-    made = dataclasses.replace(PLAIN, **changes)
-    draw = np.random.default_rng(0).standard_normal
-    params = jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape, np.float32)), dflash.shapes(made))
-    ids = jnp.asarray([0, 2, 3, 7, 9], jnp.int32) if made.draft_vocab_size == 5 else None
-    return DFlash(params=params, config=made, vocabulary=ids)
+filled = functools.partial(dflash_heads.filled, dflash_heads.UNSTATED)
 
 
 def published(**changes: Any) -> dict[str, Any]:
@@ -59,11 +48,6 @@ def published(**changes: Any) -> dict[str, Any]:
     }
     inner = {name: value for name, value in inner.items() if value is not ...}
     return {name: value for name, value in outer.items() if value is not ...} | {"transformer_layer_config": inner}
-
-
-def tensors(head: DFlash) -> dict[str, np.ndarray]:
-    values = dict(names.tensors(dflash.RULES, head.params))
-    return values | dict(mapping_tensors(np.asarray(head.vocabulary), 11) if head.vocabulary is not None else ())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,8 +143,7 @@ def test_converting(tmp_path: pathlib.Path):
     assert json.loads((tmp_path / "b" / "config.json").read_text())["speculators_model_type"] == "dflash"
     assert_same(load_head(tmp_path / "b", target()), head)  # type: ignore[arg-type]
     convert(tmp_path / "b", tmp_path / "c", "dflash")
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "c" / path.name).read_bytes()
+    assert_same_files(tmp_path / "a", tmp_path / "c")
     with refused(ValueError, "'sglang'", "DFlash head", "'dflash', 'speculators'"):
         convert(tmp_path / "a", tmp_path / "d", "sglang")
     with refused(ValueError, "names the target"):

@@ -18,6 +18,7 @@ from eagle_jax.converters import convert, describe, load_head, load_target, name
 from eagle_jax.converters.heads import hydra, medusa, parallel
 from eagle_jax.models.heads import Hydra, Medusa
 from tests.converters.folders import ENTRIES, assert_same, refused, target, tensors, write
+from tests.converters.heads.dflash_heads import assert_same_files
 
 SIZES = {"hidden_size": 8, "vocab_size": 11, "num_heads": 3, "num_layers": 2}
 LAYER = dataclasses.replace(target().config, num_hidden_layers=1, intermediate_size=10)
@@ -51,8 +52,7 @@ def test_there_and_back(kind: str, tmp_path: pathlib.Path):
     again = load_head(tmp_path / "a", target())
     assert_same(again, head)
     save_head(again, tmp_path / "b", format=kind.rstrip("+"), target_name="lmsys/vicuna-7b-v1.3")
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    assert_same_files(tmp_path / "a", tmp_path / "b")
     name = f"{kind.rstrip('+')}_lm_head.safetensors"
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", name]
     told = describe(tmp_path / "a")
