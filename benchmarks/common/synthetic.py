@@ -82,19 +82,6 @@ class Shape(NamedTuple):
             raise ValueError(f"shape {name!r} is not known; expected one of {', '.join(NAMES)}")
         pair = known_pair(PUBLISHED_SHAPES[name]) if name in PUBLISHED_SHAPES else None
         sizes, drafted = OWN_SHAPES[name] if pair is None else (pair.target_sizes, DRAFTED)
-        return Shape._of_sizes(sizes, drafted)
-
-    @staticmethod
-    def sized(vocab: int, hidden: int, layers: int, *, tied: bool = False) -> "Shape":
-        """A target of this size; with `tied` embeddings it follows no chart, and only its speed means anything."""
-        heads = dict(heads=hidden // 64, kv_heads=hidden // 64, head_dim=64)
-        shape = Shape._of_sizes(
-            TargetSizes(layers=layers, hidden=hidden, intermediate=3 * hidden, vocab=vocab, **heads)
-        )
-        return shape._replace(target=dataclasses.replace(shape.target, tie_word_embeddings=tied))
-
-    @staticmethod
-    def _of_sizes(sizes: TargetSizes, drafted: int = 1024) -> "Shape":
         head: Any = HeadSizes(target=sizes, kv_heads=sizes.kv_heads, drafted=drafted).config
         return Shape(target=sizes.config, head=head)
 

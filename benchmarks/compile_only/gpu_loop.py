@@ -21,20 +21,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.launches import launches
 from benchmarks.compile_only.shapes import TREES
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.ops import VARIABLE
 from eagle_jax.ops.gpu import int4 as int4_gpu
-from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.workarounds import loop_options
 
 # What the compiler asks about a GPU, in the form of XLA's GpuTargetConfigProto.
@@ -120,8 +117,8 @@ def row(nodes: int, quantize: str, attention: str, options: argparse.Namespace) 
 def compiled(nodes: int, quantize: str | None, options: argparse.Namespace) -> jax.stages.Compiled:
     """The loop for one H200."""
     config, head = shapes.configs(options.target, options.layers)
-    policy = DynamicTree(*TREES[nodes]) if nodes else None
-    here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+    policy = shapes.policy_of(nodes)
+    here = shapes.one_device()
     how = dict(requests=options.requests, slots=options.slots, quantize=quantize)
     with as_if_there():
         of = shapes.arguments(config, head, policy, here, **how)

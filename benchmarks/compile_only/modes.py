@@ -14,18 +14,14 @@ import os
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 
 from benchmarks.common.command import begin, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.launches import conditionals, launches
 from benchmarks.compile_only.used_slots import chip, on
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.ops import VARIABLE
-from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.workarounds import loop_options
 
 ANY = Sampling(sampled=True, filtered=True)
@@ -62,8 +58,8 @@ def main() -> int:
 def counts(name: str, mode: Sampling, options: argparse.Namespace) -> tuple[Any, Any]:
     """Kernels and conditionals of a step of this mode."""
     config, head = shapes.configs(options.target, options.layers)
-    policy = DynamicTree(*shapes.TREES[options.nodes]) if options.nodes else None
-    here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+    policy = shapes.policy_of(options.nodes)
+    here = shapes.one_device()
     how = dict(requests=options.requests, slots=options.slots, quantize=None, mode=ANY, logprobs=2)
     jax.clear_caches()
     with chip(name):

@@ -14,19 +14,15 @@ import os
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
 from benchmarks.compile_only.used_slots import CHUNK, chip, compiled, on, whole
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.inspection import plan
 from eagle_jax.loop.prefill import prefill
 from eagle_jax.ops import VARIABLE
-from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.workarounds import loop_options
 
 FOUR = "1x2048x60,8x4096x60,32x4096x0,16x8192x16"
@@ -56,8 +52,8 @@ def main() -> int:
 def sizes(name: str, requests: int, slots: int, nodes: int, options: argparse.Namespace) -> list[tuple[Any, ...]]:
     """Bytes by plan and compiler of both programs."""
     config, head = shapes.configs(options.target, options.layers)
-    policy = DynamicTree(*shapes.TREES[nodes]) if nodes else None
-    here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+    policy = shapes.policy_of(nodes)
+    here = shapes.one_device()
     with chip(name):
         of = shapes.arguments(config, head, policy, here, requests=requests, slots=slots, quantize=None)
     fixed = dict(mode=GREEDY, slots=slots, chunk=CHUNK, logprobs=0)

@@ -48,6 +48,16 @@ def tpu_mesh(topology: str, shape: Sequence[int]) -> Sharding:
     return Sharding(Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2))
 
 
+def one_device() -> Sharding:
+    """A mesh of one device, in the place of a chip that is not there."""
+    return Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+
+
+def policy_of(nodes: int) -> DynamicTree | None:
+    """The tree of so many nodes that is compiled; None is plain decoding."""
+    return DynamicTree(*TREES[nodes]) if nodes else None
+
+
 @contextlib.contextmanager
 def platform(name: str) -> Iterator[None]:
     """While tracing and compiling: the default backend is `name`."""

@@ -20,21 +20,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import gpu_loop, shapes
 from benchmarks.compile_only.launches import conditionals, launches
 from benchmarks.compile_only.touched import largest, touched
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.inspection import plan
 from eagle_jax.loop.prefill import prefill
 from eagle_jax.ops import VARIABLE, tree_attention
 from eagle_jax.ops.attention_reference import prefixes
-from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.workarounds import loop_options
 
 HEADS, KV_HEADS, SIZE = 32, 8, 128  # of Llama 3.1 8B
@@ -110,8 +107,8 @@ def memory(options: argparse.Namespace) -> None:
 def facts(name: str, requests: int, nodes: int, options: argparse.Namespace) -> tuple[Any, ...]:
     """What a prefill and a step keep."""
     config, head = shapes.configs(options.target, options.layers)
-    policy = DynamicTree(*shapes.TREES[nodes]) if nodes else None
-    here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+    policy = shapes.policy_of(nodes)
+    here = shapes.one_device()
     with chip(name):
         of = shapes.arguments(
             config, head, policy, here, requests=requests, slots=options.slots, quantize=options.quantize

@@ -10,16 +10,12 @@ usual model's come from memory.
 from typing import Any
 
 from benchmarks.common.chart import PUBLISHED
-from benchmarks.common.command import begin, numbers, parser
+from benchmarks.common.command import begin, parser, tree
 from benchmarks.common.synthetic import NAMES, Shape, make
 from benchmarks.common.tables import show
 from benchmarks.common.turns import in_turns, ours
 
 TREES: list[Any] = ["auto", (4, 2, 1), (8, 4, 2), (16, 5, 4), (26, 6, 6), (60, 7, 10)]
-
-
-def tree(text: str) -> Any:
-    return text if text == "auto" else numbers(text)
 
 
 def main() -> None:
