@@ -63,14 +63,13 @@ def p_value(settings: Settings, second_position: int) -> float:
     return float(scipy.stats.chisquare(counts[possible], expected[possible]).pvalue)
 
 
-def test_two_consecutive_tokens_follow_the_warped_softmax():
-    keys = request_keys(range(REQUESTS), [0] * REQUESTS)
-    assert p_value(rows(keys, **SETTINGS), 101) > 0.01
-
-
-def test_further_answers_to_one_seed_follow_it_too():
-    keys = request_keys([17] * REQUESTS, range(REQUESTS))
-    assert p_value(rows(keys, **SETTINGS), 101) > 0.01
+@pytest.mark.parametrize(
+    "seeds, samples",
+    [(range(REQUESTS), [0] * REQUESTS), ([17] * REQUESTS, range(REQUESTS))],
+    ids=["a seed for each", "answers to one seed"],
+)
+def test_two_consecutive_tokens_follow_the_warped_softmax(seeds: Sequence[int], samples: Sequence[int]):
+    assert p_value(rows(request_keys(seeds, samples), **SETTINGS), 101) > 0.01
 
 
 @pytest.mark.parametrize("mistake", ["one noise for two positions", "temperature ignored", "top-p ignored"])

@@ -12,7 +12,7 @@ from eagle_jax.models.layout import for_files
 from eagle_jax.models.quant import dense_params, flat
 from eagle_jax.ops.quantized import QuantArray
 from tests.converters import folders
-from tests.converters.gguf.test_gguf import write
+from tests.converters.gguf.gguf_files import write
 
 pytest.importorskip("gguf")
 

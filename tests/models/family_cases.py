@@ -1,12 +1,11 @@
 """Families that are compared with transformers' own classes: a row each, with the facts that must not be left out."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from family_changes import Change, by_layer, experts, llamas, plain, rope
 from parity_cases import TARGETS, VOCABULARY, Case
 
-from eagle_jax.configs.facts import FamilyFacts
 from eagle_jax.configs.target import LlamaConfig
 
 PROMPT, NEW = 13, 64
@@ -19,34 +18,6 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings":
 # With this context and theta rounding moves the bands, though a head has only four pairs to turn.
 _YARN_BANDS = _YARN | {"original_max_position_embeddings": 64, "beta_fast": 3.0, "beta_slow": 0.5, "truncate": False}
 _LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.2, 2.0, 4.0]}
-
-Change = Callable[[LlamaConfig], LlamaConfig]
-
-
-def llamas(*names: str) -> Change:
-    """Facts as in Llama."""
-    return lambda config: dataclasses.replace(config, **{name: FamilyFacts.of_llama()[name] for name in names})
-
-
-def plain(**changes: Any) -> Change:
-    """Fields of the config."""
-    return lambda config: dataclasses.replace(config, **changes)
-
-
-def rope(**changes: Any) -> Change:
-    """Fields of its rotary embedding."""
-    return lambda config: dataclasses.replace(config, rope=dataclasses.replace(config.rope, **changes))
-
-
-def experts(**changes: Any) -> Change:
-    """Fields of its experts."""
-    assert changes
-
-    def change(config: LlamaConfig) -> LlamaConfig:
-        assert config.experts is not None
-        return dataclasses.replace(config, experts=dataclasses.replace(config.experts, **changes))
-
-    return change
 
 
 _MULTIPLIERS = {
@@ -105,16 +76,6 @@ _OF_LATENTS = {
     "scale of whole heads": plain(attention_multiplier=None),
     "shared expert": experts(shared_intermediate_size=0),
 }
-
-
-def by_layer(**changes: Any) -> Change:
-    """Fields of what differs between its layers."""
-
-    def change(config: LlamaConfig) -> LlamaConfig:
-        assert config.by_layer is not None
-        return dataclasses.replace(config, by_layer=dataclasses.replace(config.by_layer, **changes))
-
-    return change
 
 
 _GEMMA4 = {

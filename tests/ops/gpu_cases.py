@@ -8,7 +8,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
-from test_tree_attention import CASES, made
+from attention_cases import CASES, made
 
 sys.path.append(str(pathlib.Path(__file__).parents[2]))
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from test_tree_attention import CASES
+from attention_cases import CASES
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -1,17 +1,12 @@
 """`config.json` of targets."""
 
 import dataclasses
-import math
-import pathlib
-import re
 from typing import Any
 
 import pytest
 
-from eagle_jax.configs.target import Latent, LlamaConfig, Rope
+from eagle_jax.configs.target import LlamaConfig, Rope
 from eagle_jax.converters import config_from_hf, config_to_hf
-from eagle_jax.converters.families.lookup import FAMILIES, tables_of
-from eagle_jax.converters.hf.keys import split_target, transformers_defaults
 from tests.converters.folders import ENTRIES, config, refused
 from tests.converters.public_configs import LLAMA31, VICUNA, entries_of
 
@@ -29,8 +24,6 @@ QWEN3_MOE = {
 GEMMA2 = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "hidden_act": "gelu_pytorch_tanh"}
 GEMMA3 = GEMMA2 | {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
 MISTRAL_TINY = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
-# Read in branches that no layer of the families here takes.
-OF_OTHER_MODELS = {"number_of_conv_states"}
 WINDOW = {"sliding_window": 7, "use_sliding_window": True}
 FULL, WINDOWED, LINEAR, CHUNKED = "full_attention", "sliding_attention", "linear_attention", "chunked_attention"
 MISTRAL = entries_of("sgl-project/ome: pkg/hfutil/modelconfig/testdata/mistral")
@@ -84,40 +77,6 @@ def _seven_billion(**changes: Any) -> LlamaConfig:
 )
 def test_published_configs(entries: dict[str, Any], expected: LlamaConfig):
     assert config_from_hf(entries) == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_absent_keys_mean_what_transformers_takes(family: str):
-    import transformers
-
-    entries = {name: ENTRIES[name] for name in ("vocab_size", "intermediate_size", "num_hidden_layers")}
-    entries |= {"model_type": family, "hidden_size": 128, "num_attention_heads": 32}
-    if "full_attention_interval" in FAMILIES[family].keys:
-        entries |= {"num_hidden_layers": 4}  # of which one has attention
-    if family not in transformers.CONFIG_MAPPING:
-        pytest.skip("this transformers is older than the family")
-    theirs = transformers.AutoConfig.for_model(**entries)
-    ours = config_from_hf(entries)
-    stated = vars(ours) | (vars(ours.experts) | {"mlp_only_layers": []} if ours.experts else {})
-    stated |= FAMILIES[family].write(ours)
-    of_layers = {"head_dim", "num_key_value_heads"} if ours.by_layer is not None else set()
-    for layer in of_layers and range(ours.num_hidden_layers):
-        own, expected = ours.layer(layer), theirs.per_layer_config[layer]
-        assert (own.head_dim, own.num_key_value_heads) == (expected.head_dim, expected.num_key_value_heads)
-    for name, value in stated.items():
-        unused = (ours.latent is not None and name == "num_key_value_heads") or name in of_layers
-        if name not in ("rope", "no_rope_layers") and not unused and hasattr(theirs, name):
-            expected = getattr(theirs, name)
-            assert value == (128 // 32 if name == "head_dim" and expected is None else expected), name
-    if family == "olmo3" and theirs.default_theta == 10_000.0:
-        pytest.skip("this transformers takes 10,000 for the base of rotation; later ones 500,000, as the models have")
-    by_kind = dict.fromkeys((FULL, WINDOWED, LINEAR, CHUNKED), theirs.rope_parameters) | theirs.rope_parameters
-    theirs_by_layer = [by_kind[kind] for kind in getattr(theirs, "layer_types", None) or [FULL, FULL]]
-    for layer, settings in enumerate(theirs_by_layer):
-        rope = ours.rope_of(layer)
-        assert rope is not None and (rope.theta, rope.kind) == (settings["rope_theta"], settings["rope_type"])
-        for name in ("factor", "truncate", "partial_rotary_factor", "original_max_position_embeddings"):
-            assert getattr(rope, name) == settings.get(name, getattr(Rope(theta=1.0), name)), name
 
 
 @pytest.mark.parametrize(
@@ -230,47 +189,6 @@ def test_code_beside_a_standard_architecture_is_not_run(caplog):
         config(auto_map={"AutoModelForCausalLM": "modeling.Model"}, architectures=["OwnForCausalLM"])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_attribute_of_transformers_own_config_is_accounted_for(family: str):
-    """One that is not must have its default, whatever version of transformers adds it."""
-    tables, defaults = tables_of(family), transformers_defaults(family)
-    if not defaults:
-        pytest.skip("this transformers is older than the family")
-    other = defaults.keys() - tables.read - tables.fixed.keys() - tables.neutral
-    of_the_class = ("name_or_path", "rope_parameters", "ignore_keys_at_rope_validation")
-    assert all(name.startswith("_") or name in of_the_class for name in other), other
-    changed = {name: "changed" for name in other}
-    keys = split_target(defaults | changed, tables, family)
-    assert len(keys.refused) >= len(other)
-    assert not split_target({name: defaults[name] for name in other}, tables, family).refused
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family: str):
-    """Its source can be read without PyTorch, and names the attributes: `config.a`, `getattr(config, "a", ...)`."""
-    import transformers
-
-    root = pathlib.Path(transformers.__file__).parent
-    folder = family.removesuffix("_text")
-    if not (root / "models" / folder).is_dir():
-        pytest.skip("this transformers is older than the family")
-    own = (root / "models" / folder / f"modeling_{folder}.py").read_text()
-    if family == "gemma3_text":  # classes of the whole model with its images follow
-        own = own[: own.index("class Gemma3MultiModalProjector")]
-    if FAMILIES[family].whole is not None:
-        others = re.compile(
-            r"\w*(Vision|Audio|Multi[Mm]odal|Unfold|ForConditionalGeneration|SequenceClassification)|"
-            r"(Qwen3_5|Qwen3_5Moe|Gemma4|Gemma4Unified)Model\b|Gemma4(Unified)?(PreTrainedModel|ClippableLinear)\b"
-        )
-        own = "\nclass ".join(part for part in own.split("\nclass ") if not others.match(part))
-    shared = "".join((root / file).read_text() for file in ("cache_utils.py", "masking_utils.py"))
-    names = set(re.findall(r"\bconfig\.([a-z]\w*)\b(?!\()", own))
-    names |= set(re.findall(r"getattr\(\s*(?:\w+\.)*\w*config,\s*\"([a-z]\w*)\"", own + shared))
-    tables = tables_of(family)
-    assert len(names) > 15
-    assert names - tables.read - tables.fixed.keys() - tables.neutral <= OF_OTHER_MODELS
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -283,111 +201,3 @@ def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family
 def test_what_transformers_cannot_say(changes: dict[str, Any], word: str):
     with refused(ValueError, word, "cannot say so"):
         config_to_hf(dataclasses.replace(config(), **changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "window", "full"),
-    [
-        ({"sliding_window": 7}, None, ()),
-        (WINDOW, None, ()),  # of two layers both are below 28
-        (WINDOW | {"max_window_layers": 1}, 7, (0,)),
-        (WINDOW | {"max_window_layers": 0}, 7, ()),
-        (WINDOW | {"layer_types": [WINDOWED, FULL]}, 7, (1,)),
-        (WINDOW | {"layer_types": [FULL, FULL], "max_window_layers": 0}, None, ()),
-    ],
-)
-def test_layers_without_a_window(changes: dict[str, Any], window: int | None, full: tuple[int, ...]):
-    read = config(**QWEN2, **changes)
-    assert (read.sliding_window, read.full_attention_layers) == (window, full)
-
-
-def test_layers_that_are_not_there():
-    for layers in ((2,), (-1,), (1, 0), (0, 0)):
-        with refused(ValueError, "full_attention_layers", "0 to 1"):
-            dataclasses.replace(config(), full_attention_layers=layers)
-
-
-@pytest.mark.parametrize(
-    ("changes", "dense"),
-    [
-        ({}, ()),
-        ({"mlp_only_layers": [0]}, (0,)),
-        ({"decoder_sparse_step": 2}, (0,)),
-        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (0, 1)),
-    ],
-)
-def test_layers_without_experts(changes: dict[str, Any], dense: tuple[int, ...]):
-    read = config(**QWEN3_MOE, **changes)
-    assert read.experts is not None and read.experts.mlp_only_layers == dense
-
-
-def test_experts_that_cannot_be_said():
-    experts = config(**MIXTRAL).experts
-    assert experts is not None
-    with refused(ValueError, "experts.norm_topk_prob=False", "mixtral", "cannot say so"):
-        config_to_hf(dataclasses.replace(config(), experts=dataclasses.replace(experts, norm_topk_prob=False)))
-    with refused(ValueError, "mlp_bias=True", "experts"):
-        dataclasses.replace(config(), experts=experts, mlp_bias=True)
-
-
-KIMI_K2 = {
-    "architectures": ["DeepseekV3ForCausalLM"],
-    "model_type": "kimi_k2",
-    "auto_map": {"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"},
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 64,
-    "vocab_size": 163840,
-    "max_position_embeddings": 131072,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_routed_experts": 384,
-    "first_k_dense_replace": 1,
-    "moe_layer_freq": 1,
-    "num_nextn_predict_layers": 0,
-    "routed_scaling_factor": 2.827,
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "seq_aux": True,
-    "rope_theta": 50000.0,
-    "rope_scaling": {"type": "yarn", "factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0}
-    | {"mscale_all_dim": 1.0, "original_max_position_embeddings": 4096},
-}
-
-
-def test_kimi_k2():
-    """Latent attention, whose scores YaRN scales; cos and sin are as they are, since both its factors are one."""
-    config = config_from_hf(KIMI_K2)
-    assert config.latent == Latent(rank=512, query_rank=1536, plain_dim=128, value_dim=128)
-    assert (config.head_dim, config.rope.interleaved, config.rope.attention_factor) == (64, True, 1.0)
-    assert config.attention_scale == pytest.approx(192**-0.5 * (0.1 * math.log(32) + 1) ** 2)
-    assert config.experts is not None and config.experts.mlp_only_layers == (0,)
-    assert config_from_hf(config_to_hf(config)) == config
-    with refused(ValueError, "scoring_func='softmax'"):
-        config_from_hf(KIMI_K2 | {"scoring_func": "softmax"})
-    with refused(ValueError, "kv_lora_rank", "expected"):
-        config_from_hf(KIMI_K2 | {"kv_lora_rank": "many"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"layer_types": ["linear_attention"]}, ["layer_types", "for each of 4 layers"]),
-        ({"layer_types": [WINDOWED] * 4}, ["layer_types", "'linear_attention'"]),
-        ({"full_attention_interval": 0}, ["full_attention_interval=0"]),
-        ({"full_attention_interval": 5}, ["linear attention in all layers"]),
-        ({"linear_num_value_heads": 5}, ["num_value_heads=5", "num_key_heads=16"]),
-        ({"linear_conv_kernel_dim": None, "linear_key_head_dim": "wide"}, ["linear_key_head_dim"]),
-    ],
-)
-def test_recurrent_layers_that_are_refused(changes: dict[str, Any], words: list[str]):
-    entries = {key: ENTRIES[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads")}
-    with refused(ValueError, *words):
-        config_from_hf(entries | {"model_type": "qwen3_5_text", "num_hidden_layers": 4} | changes)

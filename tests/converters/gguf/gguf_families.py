@@ -14,8 +14,8 @@ from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import llama, names
 from eagle_jax.models.lm import LM
 from tests.converters import folders
+from tests.converters.gguf.gguf_files import add_byte_level, permuted
 from tests.converters.gguf.gguf_sizes import add_sizes
-from tests.converters.gguf.test_gguf import add_byte_level, permuted
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 300, "hidden_act": "silu"}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}

@@ -4,8 +4,6 @@ import functools
 import json
 import operator
 import pathlib
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,124 +13,14 @@ import pytest
 
 from eagle_jax import api
 from eagle_jax.converters import convert_gguf, describe, load_target, quantize, resolve
-from eagle_jax.converters.gguf import tokenizer as gguf_tokenizer
-from eagle_jax.converters.gguf.config import config_entries, end_ids
+from eagle_jax.converters.gguf.config import config_entries
 from eagle_jax.models.quant import scheme_of
 from eagle_jax.models.rope import frequencies
 from eagle_jax.ops.quantized import QuantArray, QuantType, dense
 from eagle_jax.text.tokenizers import tokenizer_in
 from tests.converters import folders
 from tests.converters.folders import refused
-from tests.converters.gguf.gguf_sizes import add_sizes
-
-gguf = pytest.importorskip("gguf")
-
-# Wide enough for blocks of 32.
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 300}
-KEYS = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-}
-LLAMA_KEYS = KEYS | {"post_attention_layernorm": "ffn_norm"}
-GEMMA_KEYS = KEYS | {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-AROUND = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
-
-
-def own_name(name: str, architecture: str) -> str:
-    """A tensor's name in a GGUF file."""
-    module, _, kind = name.rpartition(".")
-    if module in AROUND:
-        return f"{AROUND[module]}.{kind}"
-    _, _, layer, module = module.split(".", 3)
-    return f"blk.{layer}.{(GEMMA_KEYS if 'gemma' in architecture else LLAMA_KEYS)[module]}.{kind}"
-
-
-def permuted(value: np.ndarray, heads: int) -> np.ndarray:
-    """Rows in llama.cpp's order, as convert_hf_to_gguf.py has it."""
-    return value.reshape(heads, 2, -1, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
-
-
-def stored(name: str, value: np.ndarray, architecture: str, heads: tuple[int, int]) -> np.ndarray:
-    """A tensor's values in a GGUF file."""
-    if "gemma" in architecture and name.endswith("norm.weight"):
-        return value + np.float32(1)
-    for projection, count in zip(("q_proj.", "k_proj."), heads, strict=True):
-        if architecture == "llama" and projection in name:
-            return permuted(value, count)
-    return value
-
-
-def write(
-    path: pathlib.Path,
-    model: Any,
-    architecture: str = "llama",
-    *,
-    type: str | Callable[[str], str] = "F32",
-    metadata: Mapping[str, Any] | None = None,
-    extra: Mapping[str, np.ndarray] | None = None,
-    tokenizer: bool = True,
-    pre: str = "smollm",
-) -> pathlib.Path:
-    """A GGUF file of this model, its matrices of this type, or of one that follows from a matrix's own name."""
-    c = model.config
-    writer = gguf.GGUFWriter(path, architecture)
-    add_sizes(writer, c)
-    for key, value in (metadata or {}).items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[value.__class__]
-        add(key, value)
-    if tokenizer:
-        add_byte_level(writer, c.vocab_size, pre)
-    for name, value in folders.tensors(model).items():
-        value = stored(name, value, architecture, (c.num_attention_heads, c.num_key_value_heads))
-        own = own_name(name, architecture)
-        if value.ndim == 1:
-            writer.add_tensor(own, value)
-        else:
-            kind = gguf.GGMLQuantizationType[type if isinstance(type, str) else type(own)]
-            writer.add_tensor(own, gguf.quantize(value, kind), raw_dtype=kind)
-    for name, value in (extra or {}).items():
-        writer.add_tensor(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def add_byte_level(writer: Any, size: int, pre: str) -> None:
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    letters = list(bytes_to_unicode().values())
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "he", "ll", "hell", "Ġw", "ĠĠ", "12", "wow"]
-    unused = [f"[PAD{i}]" for i in range(len(tokens), size)]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(tokens + unused)
-    writer.add_token_types([3] * 3 + [1] * (len(tokens) - 3) + [5] * len(unused))
-    writer.add_token_merges(["h e", "l l", "he ll", "Ġ w", "Ġ Ġ", "1 2"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_eot_token_id(0)
-    writer.add_chat_template(TEMPLATE)
-
-
-@pytest.fixture
-def llama():
-    return folders.target(**SIZES)
-
+from tests.converters.gguf.gguf_files import SIZES, gguf, write
 
 GEMMA2 = {
     "model_type": "gemma2",
@@ -284,114 +172,6 @@ def test_generation(tmp_path, llama, type):
     assert answers[0] == answers[1]
 
 
-def test_byte_level_tokenizer(tmp_path, llama):
-    """Digits stay apart, merges are followed, control tokens are whole."""
-    tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama))
-    ids = tokenizer("hello w  12<|im_end|>").input_ids
-    assert tokenizer.convert_ids_to_tokens(ids) == ["hell", "o", "Ġw", "ĠĠ", "1", "2", "<|im_end|>"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "hello w  12"
-    assert (tokenizer.eos_token_id, tokenizer.bos_token_id) == (2, 1)
-
-
-TEXT = "I'LL pay  $1234.5\n\nnow, don't fooBar!"
-GPT2 = "I|'|LL| pay| | $|1234|.|5|\n|\n|now|,| don|'t| fooBar|!"
-LLAMA3 = "I|'LL| pay| | $|123|4|.|5|\n\n|now|,| don|'t| fooBar|!"
-
-
-@pytest.mark.parametrize(
-    ("pre", "pieces", "bos", "whole", "composed"),
-    [
-        ("gpt-2", GPT2, False, False, False),
-        ("smollm", GPT2.replace("1234", "1|2|3|4"), False, False, False),
-        ("llama-bpe", LLAMA3, True, True, False),
-        ("smaug-bpe", LLAMA3, False, False, False),
-        ("qwen2", LLAMA3.replace("123|4", "1|2|3|4"), False, False, True),
-        ("glm4", LLAMA3, False, False, False),
-        (
-            "gpt-4o",
-            LLAMA3.replace("I|'LL", "I'LL").replace("n|'t", "n't").replace("oB", "o|B"),
-            False,
-            False,
-            False,
-        ),
-        ("tekken", LLAMA3.replace("123|4", "1|2|3|4").replace("fooBar", "foo|Bar"), True, True, False),
-    ],
-)
-def test_pre_tokenizers(tmp_path, llama, pre, pieces, bos, whole, composed):
-    """Where text is cut before merging; whether it begins with BOS, whether a piece that is a token is taken whole
-    though no merge makes it, and whether Unicode is composed first: as llama.cpp's llama-vocab.cpp has it.
-    """
-    tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama, pre=pre))
-    cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(TEXT)
-    assert [TEXT[slice(*place)] for _, place in cut] == pieces.split("|")
-    assert tokenizer.convert_ids_to_tokens(tokenizer("wow").input_ids) == [
-        *(["<|im_start|>"] if bos else []),
-        *(["wow"] if whole else ["w", "o", "w"]),
-    ]
-    assert (tokenizer("e\u0301").input_ids == tokenizer("\u00e9").input_ids) == composed
-
-
-@pytest.mark.parametrize(("prefix", "kind"), [(True, "llama"), (False, "llama"), (False, "gemma4")])
-def test_sentencepiece_tokenizer(tmp_path, llama, monkeypatch, prefix, kind):
-    """Merges follow the scores or are stated, spaces become ▁, and what no token has falls apart into bytes."""
-    monkeypatch.setattr(f"{__name__}.add_byte_level", lambda writer, *_: add_sentencepiece(writer, prefix, kind))
-    tokenizer = tokenizer_in(write(tmp_path / "m.gguf", llama))
-    ids = tokenizer("ab  aé").input_ids
-    words = ["▁", "ab"] if prefix else ["ab"]
-    assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", *words, "▁▁", "a", "<0xC3>", "<0xA9>"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == "ab  aé"
-
-
-def test_tokenizers_whose_parts_do_not_fit(monkeypatch):
-    """What the tokenizers library would say in words of its own, or with a panic."""
-    tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
-    whole = {"tokens": tokens, "token_type": [2, 3, 3, 1, 1, 1], "scores": [0.0] * 6, "merges": ["a b"], "pre": "gpt-2"}
-    either = [
-        ("bos_token_id", 6, "tokenizer.ggml.bos_token_id is 6; the vocabulary is 0 to 5"),
-        ("eos_token_id", "</s>", "tokenizer.ggml.eos_token_id is '</s>'"),
-        ("tokens", "abcdef", "tokenizer.ggml.tokens is no list of texts"),
-        ("tokens", [1, 2, 3], "tokenizer.ggml.tokens is no list of texts"),
-        ("token_type", [2, 3], "tokenizer.ggml.token_type has 2 entries for 6 tokens"),
-    ]
-    spoiled = {
-        "gpt2": [
-            *either,
-            ("merges", ["a b", "x y"], "its merge 'x y' is not of two tokens that make a third"),
-            ("merges", ["b a"], "its merge 'b a'"),
-            ("merges", ["ab"], "its merge 'ab'"),
-            ("merges", [1], "its merge 1"),
-            ("pre", ["gpt-2"], "pre-tokenizer ['gpt-2'] is not known"),
-        ],
-        "llama": [*either, ("scores", [0.0], "tokenizer.ggml.scores has 1 entries for 6 tokens")],
-    }
-    for kind, cases in spoiled.items():
-        for name, value, sentence in cases:
-            entries = {f"tokenizer.ggml.{key}": item for key, item in (whole | {"model": kind, name: value}).items()}
-            monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda _, e=entries: SimpleNamespace(metadata=e))
-            with refused(ValueError, "the tokenizer in m.gguf cannot be read", sentence):
-                gguf_tokenizer.tokenizer_of(pathlib.Path("m.gguf"))
-
-
-def add_sentencepiece(writer: Any, prefix: bool, kind: str = "llama") -> None:
-    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    tokens = ["<unk>", "<s>", "</s>", "  ", *bytes_, "ab", "▁a", "▁", "a", "b"]
-    writer.add_tokenizer_model(kind)
-    if kind == "gemma4":
-        writer.add_token_merges(["▁ ▁", "a b", "▁ a"])
-    writer.add_token_list(tokens)
-    writer.add_token_scores([-1000.0] * 4 + [0.0] * 256 + [-1.0, -2.0, -3.0, -4.0, -5.0])
-    writer.add_token_types([2, 3, 3, 4, *[6] * 256, *[1] * 5])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_space_prefix(prefix)
-
-
-def test_no_tokenizer(tmp_path, llama):
-    path = write(tmp_path / "m.gguf", llama, tokenizer=False)
-    assert tokenizer_in(path) is None and end_ids(path) == []
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -416,13 +196,6 @@ def renamed(folder: pathlib.Path, model: Any) -> pathlib.Path:
     data = write(folder / "m.gguf", model).read_bytes()
     (folder / "m.gguf").write_bytes(data.replace(b"llama", b"mamba"))
     return folder / "m.gguf"
-
-
-def test_unknown_pre_tokenizer(tmp_path, llama):
-    path = write(tmp_path / "m.gguf", llama)
-    path.write_bytes(path.read_bytes().replace(b"smollm", b"mollsm"))
-    with refused(ValueError, "pre-tokenizer 'mollsm'", "llama-bpe"):
-        tokenizer_in(path)
 
 
 @pytest.mark.parametrize("left", [0, 3, 20, 300, 3000, -1])
@@ -481,13 +254,3 @@ def test_other_errors(tmp_path, llama):
     path.write_bytes(path.read_bytes().replace(b"GGUF\x03", b"GGUF\x09", 1))
     with refused(ValueError, "version 9 is not known"):
         describe(path)
-
-
-@pytest.fixture
-def run_cli():
-    """Runs a command as `eagle-jax` does."""
-    from typer.testing import CliRunner
-
-    from eagle_jax.cli import app
-
-    return lambda *arguments: CliRunner().invoke(app, arguments)

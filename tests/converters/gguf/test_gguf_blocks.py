@@ -11,7 +11,7 @@ from eagle_jax.converters.gguf.blocks import BLOCK_TYPES, read_blocks
 from eagle_jax.converters.gguf.file import read_gguf
 from eagle_jax.ops.quantized import QuantArray, dequantized
 from tests.converters import folders
-from tests.converters.gguf.test_gguf import permuted, write
+from tests.converters.gguf.gguf_files import permuted, write
 
 gguf = pytest.importorskip("gguf")
 

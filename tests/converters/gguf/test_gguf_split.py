@@ -9,7 +9,7 @@ import pytest
 from eagle_jax.converters import describe, load_target
 from tests.converters import folders
 from tests.converters.folders import refused
-from tests.converters.gguf.test_gguf import SIZES, own_name, stored, write
+from tests.converters.gguf.gguf_files import SIZES, own_name, stored, write
 
 gguf = pytest.importorskip("gguf")
 
