@@ -160,7 +160,7 @@ CASES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     # Wrong config
     "1: another activation": (says(hidden_act="gelu"), (FILE, "hidden_act='gelu'", "'silu'")),
     "1: an EAGLE-3 flag": (says(norm_output=True), (FILE, "norm_output=True", "not known")),
-    "1: no heads": (says(num_attention_heads=None), (FILE, "num_attention_heads")),
+    "1: no heads": (says(num_attention_heads=None), (FILE, "no num_attention_heads")),
     "1: heads of 3 numbers": (says(head_dim=3), (FILE, "head_dim=3")),
     "1: unknown scaling": (says(rope_scaling={"type": "longrope"}), (FILE, "'longrope'")),
     "1: another vocabulary": (says(vocab_size=13), ("13", "the target has 11")),
