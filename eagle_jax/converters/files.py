@@ -13,7 +13,7 @@ from eagle_jax.converters.dividing import WHOLE, Part
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.gguf.split import part_paths
 from eagle_jax.converters.pickles import TorchFile
-from eagle_jax.converters.quantized import RawTensors, fold, unpacking
+from eagle_jax.converters.quantized import RawTensors, group_weights, unpacking
 from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
 
 # First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
@@ -114,9 +114,9 @@ class Weights:
                 self._holder[name] = file
         self._check_index()
         self._peeked: dict[str, np.ndarray] = {}
-        folded = fold(folder, RawTensors(self.info, self._peek))
-        self.info, self._stored = dict(folded.info), folded.weights
-        self.optional, self.notes = folded.optional, folded.notes
+        grouped = group_weights(folder, RawTensors(self.info, self._peek))
+        self.info, self._stored = dict(grouped.info), grouped.weights
+        self.optional, self.notes = grouped.optional, grouped.notes
         self._parts: dict[str, tuple[str, Part]] = {}
         self._wholes: dict[str, TensorInfo] = {}
         self._divided: tuple[str, Any] = ("", None)  # the tensor that was divided last

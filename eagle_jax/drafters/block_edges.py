@@ -88,7 +88,7 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
         tokens = jnp.take_along_axis(candidates[:, level - 1], ranks, axis=1)
         return below(level, head.target_ids(tokens)), carry
 
-    tree = policy.grow(view.root, below(0, view.root[:, None])[:, 0], of_ranks, None, view.calibration)[0]
+    tree = policy.grow(view.root, below(0, view.root[:, None])[:, 0], of_ranks, None, view.calibration)
     return guided.ranks_to_tokens(tree, candidates)
 
 

@@ -54,10 +54,10 @@ class DFlashDrafter(Drafter):
                 f"drafts {self.head.num_drafted} tokens; choose a tree no deeper than that"
             )
         check_width(self.policy, self.head.draft_vocab_size)
-        if self.policy.children > self.head.max_children:
+        if self.policy.max_children > self.head.max_children:
             raise ValueError(
-                f"the tree asks for the {self.policy.children} best tokens below a node, and the head's selector has "
-                f"{self.head.max_children} candidates; choose a narrower tree"
+                f"the tree asks for the {self.policy.max_children} best tokens below a node, and the head's selector "
+                f"has {self.head.max_children} candidates; choose a narrower tree"
             )
         if self.least_confidence is None:
             return

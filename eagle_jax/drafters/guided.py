@@ -31,7 +31,7 @@ def grow(
         target_ids: the target's ids of tokens that the scores are of.
     """
     if view.guide is None:
-        return policy.grow(view.root, first_scores, extend, carry, view.calibration)[0]
+        return policy.grow(view.root, first_scores, extend, carry, view.calibration)
     automata, root = view.guide.automata, view.guide.root[:, None]
 
     def masked(scores: Scores | Float[Array, "b n v"], states: Int[Array, "b n"]) -> Scores | Float[Array, "b n v"]:
@@ -52,7 +52,7 @@ def grow(
         return masked(scores, states), (states, inner)
 
     below_root = masked(first_scores[:, None], root)[:, 0]
-    return policy.grow(view.root, below_root, guided_extend, (root, carry), view.calibration)[0]
+    return policy.grow(view.root, below_root, guided_extend, (root, carry), view.calibration)
 
 
 def grow_by_depth(
@@ -85,14 +85,14 @@ def grow_by_depth(
 
     by_depth = [scores(depth) for depth in range(policy.depth)]
     together = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1))
-    best, tokens = together.best(policy.children)
+    best, tokens = together.best(policy.max_children)
 
     def of_ranks(
         carry: None, level: int, ranks: Int[Array, "b f"], parent_row: Int[Array, "b f"]
     ) -> tuple[Float[Array, "b f k"], None]:
-        return jnp.broadcast_to(best[:, level : level + 1], (*ranks.shape, policy.children)), carry
+        return jnp.broadcast_to(best[:, level : level + 1], (*ranks.shape, policy.max_children)), carry
 
-    return ranks_to_tokens(policy.grow(view.root, best[:, 0], of_ranks, None, view.calibration)[0], tokens)
+    return ranks_to_tokens(policy.grow(view.root, best[:, 0], of_ranks, None, view.calibration), tokens)
 
 
 def ranks_to_tokens(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:

@@ -126,7 +126,7 @@ class TokenRecycling(Drafter):
             return jnp.take_along_axis(scores, order, axis=2), jnp.take_along_axis(successors, order, axis=2), carry
 
         with jax.named_scope("draft_tree"):
-            tree, _ = self.policy.fill(view.root, candidates, None)
+            tree = self.policy.fill(view.root, candidates, None)
         return tree, state
 
     def _coupled(

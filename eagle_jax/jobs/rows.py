@@ -172,7 +172,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
     if call.samples * len(call.prompts) > MOST_ANSWERS:
         raise ValueError(f"n={call.samples}; expected {MOST_ANSWERS} answers to a row at most in all")
-    return response_format, dataclasses.replace(call, eagle=False)  # what it would add is written for every row
+    return response_format, dataclasses.replace(call, reports_steps=False)  # what it would add is written for every row
 
 
 def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
@@ -205,7 +205,7 @@ def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
         stream=False,
         include_usage=False,
         continuous_usage=False,
-        eagle=False,
+        reports_steps=False,
         ignored=(),
         tools=tools,
     )

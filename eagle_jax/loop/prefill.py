@@ -23,8 +23,8 @@ from eagle_jax.loop.decode import (
 )
 from eagle_jax.loop.flat_nodes import ByRequest
 from eagle_jax.loop.logprobs import record_logprobs
-from eagle_jax.loop.state import TOP, BatchParams, DecodeState, PrefillState, TopTokens
-from eagle_jax.models.cache import Cache, is_by_position
+from eagle_jax.loop.state import MAX_TOP_LOGPROBS, BatchParams, DecodeState, PrefillState, TopTokens
+from eagle_jax.models.cache import Cache, is_full_length_cache
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
@@ -84,7 +84,7 @@ def restart_prefill(
     fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:
-        if not is_by_position(old, reading.cache.slots):
+        if not is_full_length_cache(old, reading.cache.slots):
             return new
         pairs = zip(old.layers, new.layers, strict=True)
         return dataclasses.replace(new, layers=tuple(old if old.by_position else new for old, new in pairs))
@@ -198,7 +198,7 @@ def _without_answers(
     tokens: Int[Array, "b t"], cache: Cache, draft: Any, logprobs: int, vocab_size: int
 ) -> DecodeState:
     """Returns rows that are done and have no answers."""
-    top_shape = (*tokens.shape, min(TOP, vocab_size))
+    top_shape = (*tokens.shape, min(MAX_TOP_LOGPROBS, vocab_size))
     batch = tokens.shape[0]
     zeros, false = jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool)
     return DecodeState(

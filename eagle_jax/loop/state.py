@@ -60,7 +60,7 @@ class PrefillState:
     last: tuple[Float[Array, "b 1 h"], ...]
 
 
-TOP = 20  # likeliest tokens that are recorded at a place, where they are: as many as OpenAI's requests may ask for
+MAX_TOP_LOGPROBS = 20  # the most likely tokens per place that a request may ask for, as in OpenAI's API
 
 
 @pytree

@@ -36,7 +36,7 @@ def asked_tree(tree: Any) -> TreePolicy | None:
         sizes, least = [int(number) for number in listed[:-1]], listed[-1]
         if is_number(least) and (least == 0 or not is_whole_number(least)):
             nodes, depth_steps, top_k = sizes if len(sizes) == 3 else (sizes[0], sizes[0] - 2, 1)
-            return DynamicTree(nodes, depth_steps, top_k, least=float(least))
+            return DynamicTree(nodes, depth_steps, top_k, min_probability=float(least))
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
         "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, depth, top_k, least) such as (8, 3, 2, 0.03), "

@@ -104,9 +104,9 @@ def numbers_of(tree: DynamicTree | None) -> TreeNumbers | None:
     """Returns `Budget.tree` of a tree."""
     if tree is None:
         return None
-    if tree.least and tree.is_chain:
-        return tree.nodes, tree.least
-    more = (tree.least,) if tree.least else () if tree.beam is None else (tree.beam,)
+    if tree.min_probability and tree.is_chain:
+        return tree.nodes, tree.min_probability
+    more = (tree.min_probability,) if tree.min_probability else () if tree.beam is None else (tree.beam,)
     return tree.nodes, tree.depth_steps, tree.top_k, *more
 
 

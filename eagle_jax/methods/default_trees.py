@@ -42,9 +42,9 @@ ON_ACCELERATORS = DefaultTree(PUBLISHED, max_batch_nodes=256, min_nodes=2, share
 
 # On CPU cores every row costs (`benchmarks.decode.speedup`, `benchmarks.decode.trees`).
 # Packed weights read from memory: that hides the arithmetic of some rows, so rows cost least here.
-PACKED_FROM_MEMORY = DefaultTree(DynamicTree(8, 3, 2, least=0.03), max_batch_nodes=8, min_nodes=3)
+PACKED_FROM_MEMORY = DefaultTree(DynamicTree(8, 3, 2, min_probability=0.03), max_batch_nodes=8, min_nodes=3)
 # The same where quantised weights are read in half the time and rows keep 16 bits: it hides fewer rows.
-PACKED_QUANTIZED = DefaultTree(DynamicTree(4, 2, 2, least=0.1), max_batch_nodes=5, min_nodes=3)
+PACKED_QUANTIZED = DefaultTree(DynamicTree(4, 2, 2, min_probability=0.1), max_batch_nodes=5, min_nodes=3)
 # Packed weights that stay in the cache, by whether they are narrower than float32. Only few answers have a tree: one,
 # or two in float32.
 PACKED_IN_CACHE = {
@@ -82,7 +82,7 @@ def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
     """
     if tree.nodes <= most:
         return tree
-    if tree.least:
+    if tree.min_probability:
         return dataclasses.replace(tree, nodes=most, depth_steps=min(tree.depth_steps, most - 2))
     if tree.beam is not None:
         beam, steps = max(1, tree.beam * most // tree.nodes), min(tree.depth_steps, most - 2)

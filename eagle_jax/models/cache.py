@@ -162,7 +162,7 @@ def empty_kv(
     return KVState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype) if has_values else None)
 
 
-def is_by_position(node: Any, slots: int) -> bool:
+def is_full_length_cache(node: Any, slots: int) -> bool:
     """Returns whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
     return isinstance(node, Cache) and all(layer.slots >= slots for layer in node.kv)
 

@@ -102,7 +102,7 @@ def candidates(operation: str, call_class: str | None = None) -> list[str]:
     Raises:
         ValueError: `EAGLE_JAX_OPS` names something unknown.
     """
-    choice = asked(operation)
+    choice = requested_backend(operation)
     if choice is None and call_class is not None:
         choice = table().get((operation, call_class))
     if choice == REFERENCE:
@@ -122,7 +122,7 @@ def is_first(name: str, operation: str) -> bool:
     return candidates(operation)[:1] == [name]
 
 
-def asked(operation: str) -> str | None:
+def requested_backend(operation: str) -> str | None:
     """Returns the backend that `EAGLE_JAX_OPS` names for an operation, if any; during a trial, the candidate
     on trial.
     """
@@ -212,5 +212,5 @@ def log_once(name: str, operation: str, reason: str) -> None:
     """Logs why a backend does not compute an operation, once and not for each layer."""
     if (name, operation, reason) not in _logged:
         _logged.add((name, operation, reason))
-        level = logging.WARNING if asked(operation) == name else logging.INFO
+        level = logging.WARNING if requested_backend(operation) == name else logging.INFO
         log.log(level, "%s does not compute %s: %s", name, operation, reason)

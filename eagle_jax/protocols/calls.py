@@ -86,7 +86,7 @@ class Call:
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
         continuous_usage: whether each of its events says what was used so far.
-        eagle: whether to report what every step committed.
+        reports_steps: whether to report what every step committed.
         echo: whether the answer begins with the prompt.
         prompt_logprobs: how many likely tokens to report at each position of the prompt, in vLLM's form.
         tools: functions that the answer may call.
@@ -102,7 +102,7 @@ class Call:
     stream: bool
     include_usage: bool
     continuous_usage: bool
-    eagle: bool
+    reports_steps: bool
     ignored: tuple[str, ...]
     echo: bool = False
     prompt_logprobs: int | None = None
@@ -221,7 +221,7 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         stream=stream,
         include_usage=include_usage,
         continuous_usage=include_usage and continuous_usage,  # as vLLM has it
-        eagle=fields.take("eagle", flag, False),
+        reports_steps=fields.take("eagle", flag, False),
         ignored=(),
         **more,
     )

@@ -36,7 +36,7 @@ class Chat(Choices):
             "finish_reason": self._answers.finish_reason(index, finish_reason(result)),
             "logprobs": shown.in_chat(*shown.in_text(result)),
         }
-        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
+        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.reports_steps else {})
 
     def more(self, answering: Answering) -> dict[str, Any]:
         return vllm_prompt_logprobs(answering, 0)
@@ -48,7 +48,7 @@ class Chat(Choices):
         shown = self._shown_of(answering, chunk.index)
         empty: dict[str, Any] = {}
         deltas = self._answers.deltas(answering, chunk.index, chunk) or [empty]
-        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.eagle)
+        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.reports_steps)
         if is_silent:
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]

@@ -58,7 +58,7 @@ class Choices(ResponseFormat):
             if call.continuous_usage:
                 usage = {"usage": counter.add(chunk)}
             pieces = [head | {"choices": [choice]} | usage for choice in self.deltas(answering, chunk)]
-            if call.eagle:
+            if call.reports_steps:
                 pieces[-1]["eagle"] = _eagle(answering, chunk)
             if pieces:
                 if (first := firsts[chunk.index]) is not None:

@@ -37,7 +37,7 @@ class Completion(Choices):
             "logprobs": joined(begun["logprobs"], logprobs),
         }
         choice |= vllm_prompt_logprobs(answering, index)
-        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.eagle else {})
+        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.reports_steps else {})
 
     def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
         if not answering.call.echo:
@@ -48,7 +48,7 @@ class Completion(Choices):
         return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
 
     def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.eagle):
+        if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.reports_steps):
             return []
         shown = self._token_logprobs(answering, chunk.index)
         piece = {

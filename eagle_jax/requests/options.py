@@ -10,7 +10,7 @@ import numpy as np
 
 from eagle_jax.checks import finite, is_whole_number, whole_number
 from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
-from eagle_jax.loop.state import TOP
+from eagle_jax.loop.state import MAX_TOP_LOGPROBS
 from eagle_jax.requests.processing import LISTS, LogitsOptions, check_processing
 
 LARGEST_INT32 = 2**31 - 1
@@ -38,8 +38,8 @@ class Options(LogitsOptions):
         if not isinstance(self.logprobs, (bool, np.bool_)):
             raise ValueError(f"logprobs={self.logprobs!r}; expected True or False")
         object.__setattr__(self, "top_logprobs", whole_number("top_logprobs", self.top_logprobs, 0))
-        if self.top_logprobs > TOP:
-            raise ValueError(f"top_logprobs={self.top_logprobs}; expected {TOP} at most")
+        if self.top_logprobs > MAX_TOP_LOGPROBS:
+            raise ValueError(f"top_logprobs={self.top_logprobs}; expected {MAX_TOP_LOGPROBS} at most")
         object.__setattr__(self, "logprobs", bool(self.logprobs or self.top_logprobs))
         if self.temperature < 0:
             raise ValueError(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from eagle_jax.loop.state import BatchParams, DecodeState
-from eagle_jax.models.cache import KVState, is_by_position
+from eagle_jax.models.cache import KVState, is_full_length_cache
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.workarounds import loop_options
 
@@ -45,7 +45,7 @@ def insert_one(batch: Running, new: Running, place: Int[Array, ""], copies_all: 
     row, slots = jnp.zeros((), jnp.int32), new_state.cache.slots
 
     def is_cache(node: Any) -> bool:
-        return is_by_position(node, slots)
+        return is_full_length_cache(node, slots)
 
     old_nodes, structure = jax.tree.flatten(batch[1], is_leaf=is_cache)
     pairs = list(zip(old_nodes, jax.tree.leaves(new_state, is_leaf=is_cache), strict=True))

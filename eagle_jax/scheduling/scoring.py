@@ -11,7 +11,7 @@ import numpy as np
 from eagle_jax.chat.prompts import TooLong, encode, split
 from eagle_jax.loading.model import Model
 from eagle_jax.loop.scoring import PromptScores, compiled_open_scores, compiled_score_chunks
-from eagle_jax.loop.state import TOP
+from eagle_jax.loop.state import MAX_TOP_LOGPROBS
 from eagle_jax.requests.request import DUMMY_OPTIONS, Request
 from eagle_jax.requests.results import PromptLogprobs
 from eagle_jax.scheduling import programs
@@ -92,7 +92,7 @@ class Scoring:
             places = model.sharding.put(places, model.sharding.state)
         self._inputs = (programs.packed(model.target), *places)
         some = any(request.options.top_logprobs for request in requests)
-        most = min(TOP, model.target.config.vocab_size) if some else 0
+        most = min(MAX_TOP_LOGPROBS, model.target.config.vocab_size) if some else 0
         self._scores: PromptScores
         self._scores, _ = programs.call(
             compiled_open_scores(), *self._inputs, slots=slots, top=most, sharding=model.sharding

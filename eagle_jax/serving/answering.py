@@ -70,9 +70,9 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
     headers = ignored_header(call.ignored)
     if call.stream:
         return EventStream(
-            _events(answering, response_format, submitted), submitted.every, limits.answer_seconds, headers
+            _events(answering, response_format, submitted), submitted.all_tickets, limits.answer_seconds, headers
         )
-    results = await _while_connected(_all(submitted), request.receive, submitted.every, limits.answer_seconds)
+    results = await _while_connected(_all(submitted), request.receive, submitted.all_tickets, limits.answer_seconds)
     # decoding thousands of tokens to text takes 0.1 s: in a thread, so that the event loop goes on serving streams
     if submitted.scores:
         return Json(await asyncio.to_thread(response_format.content, answering, results), headers=headers)
@@ -193,7 +193,7 @@ async def _events(answering: Answering, response_format: ResponseFormat, submitt
 
 async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:
     """Yields the chunks of a request's answers. Raises `Refused` where none was begun in time."""
-    async for chunk in achunks(answering.tickets, by_step=answering.call.eagle):
+    async for chunk in achunks(answering.tickets, by_step=answering.call.reports_steps):
         if chunk.result is not None and all(map(_never_begun, answering.tickets)):
             raise _too_busy()
         yield chunk

@@ -54,7 +54,7 @@ class Submitted:
     scores: list[Ticket]
 
     @property
-    def every(self) -> list[Ticket]:
+    def all_tickets(self) -> list[Ticket]:
         """All of them."""
         return [*self.tickets, *self.scores]
 
@@ -213,7 +213,7 @@ def _spellings(key: str) -> list[bytes]:
 
 def _cancel_all(submitting: "asyncio.Future[Submitted]") -> None:
     if not submitting.cancelled() and submitting.exception() is None:
-        for ticket in submitting.result().every:
+        for ticket in submitting.result().all_tickets:
             ticket.cancel()
 
 

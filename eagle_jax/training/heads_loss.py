@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
-from eagle_jax.training.loss import drafted
+from eagle_jax.training.loss import drafted_slots_mask
 from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 from eagle_jax.training.objective import Objective
 
@@ -50,7 +50,7 @@ def heads_loss(
 
     def part(level: int, x: Float[Array, "b m w"]) -> Parts:
         # at slot i + level the truth and the mask are those of a draft step that began `level` slots before
-        ahead, mask = jax.tree.map(lambda values: values[:, level:], (truth, drafted(answer, level)))
+        ahead, mask = jax.tree.map(lambda values: values[:, level:], (truth, drafted_slots_mask(answer, level)))
         return parts_of(head, head.logits(level, x), None, ahead, mask, objective)
 
     inputs = head.over_text(read.astype(embeddings.dtype), embeddings)[: objective.steps]

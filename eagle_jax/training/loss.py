@@ -72,7 +72,7 @@ def loss(
         visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, slots))
         out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, earlier_kv)
         guess = out.astype(jnp.float32)
-        logits, mask = head.logits(target, guess), drafted(answer, step)
+        logits, mask = head.logits(target, guess), drafted_slots_mask(answer, step)
         return out, with_step(earlier_kv, kv), parts_of(head, logits, head.guess(guess), truth, mask, objective)
 
     for step in range(objective.steps):
@@ -84,7 +84,7 @@ def loss(
     return weighted(parts, objective)
 
 
-def drafted(answer: Bool[Array, "b n"], step: int) -> Bool[Array, "b m"]:
+def drafted_slots_mask(answer: Bool[Array, "b n"], step: int) -> Bool[Array, "b m"]:
     """Slots that occur when step `step` drafts, `m = n - 1`: all is answer from the root to the drafted token.
 
     The root is the token `step` slots earlier whose successor step 0 drafts.

@@ -27,7 +27,7 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 from eagle_jax.training.dflash_loss import choose_anchors
-from eagle_jax.training.loss import drafted
+from eagle_jax.training.loss import drafted_slots_mask
 from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
 from eagle_jax.training.objective import Objective
 
@@ -90,7 +90,11 @@ def peagle_loss(
         rows = slice(first, first + size)
         at, first = sample.anchor[:, rows] + depth, first + size
         clipped = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
-        mask = sample.chosen[:, rows] & (at < slots) & jnp.take_along_axis(drafted(answer, depth), clipped, axis=1)
+        mask = (
+            sample.chosen[:, rows]
+            & (at < slots)
+            & jnp.take_along_axis(drafted_slots_mask(answer, depth), clipped, axis=1)
+        )
         part = functools.partial(_part, head, target, objective=objective)
         parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, clipped, mask))
         counts.append(jnp.sum(mask).astype(jnp.float32))

@@ -46,10 +46,10 @@ READ = 96  # tokens of every answer that trees are drafted along, and that are t
 TEXTS = 4  # at most, or batches of them, that are timed whole
 # The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
 THRESHOLD_TREES = (
-    DynamicTree(4, 2, 2, least=0.1),
-    DynamicTree(6, 4, 1, least=0.15),
-    DynamicTree(6, 3, 2, least=0.05),
-    DynamicTree(8, 3, 2, least=0.03),
+    DynamicTree(4, 2, 2, min_probability=0.1),
+    DynamicTree(6, 4, 1, min_probability=0.15),
+    DynamicTree(6, 3, 2, min_probability=0.05),
+    DynamicTree(8, 3, 2, min_probability=0.03),
 )
 
 

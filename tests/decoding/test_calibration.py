@@ -114,7 +114,7 @@ def test_what_is_expected_moves_from_what_was_known_to_what_was_counted():
 POLICIES = [
     DynamicTree(9, 3, 3),
     DynamicTree(7, 2, 3, 6),
-    DynamicTree(6, 4, 2, least=0.2),
+    DynamicTree(6, 4, 2, min_probability=0.2),
     StaticTree((-1, 0, 0, 1, 1, 3)),
 ]
 
@@ -129,7 +129,7 @@ def test_trees_tell_what_each_guess_was_given_and_what_its_path_is_worth(policy)
     def extend(carry, level, tokens, parent_row):
         return jnp.broadcast_to(scores[:, level : level + 1], (*tokens.shape, 20)), carry
 
-    tree, _ = policy.grow(jnp.zeros(2, jnp.int32), scores[:, 0], extend, None, calibration)
+    tree = policy.grow(jnp.zeros(2, jnp.int32), scores[:, 0], extend, None, calibration)
     depths = collections.Counter()
     for row in range(2):
         depth = {0: 0}
@@ -151,7 +151,7 @@ def test_a_chain_ends_where_its_path_is_worth_little():
     extend = lambda carry, level, tokens, parent_row: (jnp.broadcast_to(scores, (*tokens.shape, 2)), carry)  # noqa: E731
     doubtful = Calibration(jnp.full((1, DEPTHS, KNOTS), 0.5))
     lengths = [
-        int(DynamicTree.chain(6, 0.2).grow(jnp.zeros(1, jnp.int32), scores, extend, None, one)[0].valid.sum())
+        int(DynamicTree.chain(6, 0.2).grow(jnp.zeros(1, jnp.int32), scores, extend, None, one).valid.sum())
         for one in (None, doubtful)
     ]
     assert lengths == [6, 3]

@@ -134,7 +134,9 @@ DRAFTERS = {
     "eagle1": lambda: eagle(HEAD, EAGLE1_TREE),
     "eagle2": lambda: eagle(HEAD, DynamicTree(60, 7, 10)),
     "eagle1, a chain": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(5, 3, 1)),
-    "eagle1, a tree that ends": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(6, 4, 2, least=0.05)),
+    "eagle1, a tree that ends": lambda: eagle(
+        HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(6, 4, 2, min_probability=0.05)
+    ),
     "uncoupled": lambda: Eagle(head=for_decoding(HEAD), policy=DynamicTree(12, 3, 4), coupled=False),
     "eagle1 trimmed": lambda: eagle(HEAD.trimmed(STORED, np.arange(8, 61)), DynamicTree(9, 2, 3)),
     "eagle3": lambda: eagle(synthetic_head3(STORED, error=0.1), DynamicTree(12, 3, 4)),

@@ -18,16 +18,19 @@ def unequal(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
 
 
 def chained(policy: TreePolicy, tables: np.ndarray) -> tuple[Tree, int]:
-    """The chain over a table drafter, and how often it was asked; 0 if it was not asked for the last node."""
+    """The chain over a table drafter, and how often it ran; it does not for the last node."""
+    runs: list[int] = []
 
-    def extend(carry: tuple[jax.Array, jax.Array], level: int, tokens: jax.Array, parent_row: jax.Array):
-        hashed = follow(carry[0], tokens)
-        return jnp.take_along_axis(tables, hashed[:, :, None], axis=1), (hashed, carry[1] + 1)
+    def extend(above: jax.Array, level: int, tokens: jax.Array, parent_row: jax.Array):
+        jax.debug.callback(runs.append, level)
+        hashed = follow(above, tokens)
+        return jnp.take_along_axis(tables, hashed[:, :, None], axis=1), hashed
 
     tables = jnp.asarray(tables, jnp.float32)
-    start = jnp.zeros((len(tables), 1), jnp.int32), jnp.zeros((), jnp.int32)
-    tree, (_, asked) = jax.jit(lambda: policy.grow(jnp.arange(len(tables)), tables[:, 0], extend, start))()
-    return tree, int(asked)
+    start = jnp.zeros((len(tables), 1), jnp.int32)
+    tree = jax.jit(lambda: policy.grow(jnp.arange(len(tables)), tables[:, 0], extend, start))()
+    jax.effects_barrier()
+    return tree, len(runs)
 
 
 def test_a_chain_that_is_sure_of_nothing_is_the_greedy_one():
@@ -40,9 +43,9 @@ def test_a_chain_that_is_sure_of_nothing_is_the_greedy_one():
 
 
 SURE = [
-    (DynamicTree(8, 5, 2, least=0.1), 6),
-    (DynamicTree(8, 2, 3, least=0.3), 6),
-    (DynamicTree(12, 3, 4, 2, least=0.1), 6),
+    (DynamicTree(8, 5, 2, min_probability=0.1), 6),
+    (DynamicTree(8, 2, 3, min_probability=0.3), 6),
+    (DynamicTree(12, 3, 4, 2, min_probability=0.1), 6),
     (DynamicTree.chain(6, 0.05), 5),
     (DynamicTree.chain(6, 0.5), 5),
 ]

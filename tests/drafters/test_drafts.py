@@ -105,7 +105,7 @@ def slow_tree(policy: Any, state: DecodeState, view: View, temperature: float) -
         return stacked(paths), paths
 
     roots: list[list[tuple[int, ...]]] = [[()] for _ in rows]
-    return policy.grow(view.root, stacked(roots)[:, 0], extend, roots)[0]
+    return policy.grow(view.root, stacked(roots)[:, 0], extend, roots)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -93,7 +93,7 @@ def slow_tree(head: Heads, policy: TreePolicy, view: View, temperature: float) -
         return scores(paths), paths
 
     roots = [[[root]] for root in view.root.tolist()]
-    return policy.grow(view.root, scores(roots)[:, 0], extend, roots)[0]
+    return policy.grow(view.root, scores(roots)[:, 0], extend, roots)
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)

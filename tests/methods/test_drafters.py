@@ -102,7 +102,7 @@ def test_trees_of_any_room_fit_the_block(block_size, causal_layers, selector):
     model = with_dflash(block_size=block_size, causal_layers=causal_layers, selector=selector)
     for small, most in itertools.product((True, False), (2, 3, 5, 9, 60, 1000)):
         tree = METHODS["dflash"].trees(model, small, most)
-        assert tree.nodes <= most and tree.depth < block_size and tree.children <= model.head.max_children
+        assert tree.nodes <= most and tree.depth < block_size and tree.max_children <= model.head.max_children
     assert drafter_for(model, "auto", "auto").shape.nodes <= 6
 
 

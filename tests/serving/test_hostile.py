@@ -195,7 +195,7 @@ def test_nobody_is_refused_because_many_wait_for_one_form(engines, monkeypatch):
     """As when many clients with the same schema find a server that has just started."""
     service, made = Service(engines, Limits(), None), threading.Event()
     monkeypatch.setattr(service, "_submit", lambda engine, call: made.wait(30))
-    nothing = dict(stream=False, include_usage=False, continuous_usage=False, eagle=False, ignored=())
+    nothing = dict(stream=False, include_usage=False, continuous_usage=False, reports_steps=False, ignored=())
     call = Call(model=None, prompts=["a"], samples=1, options={"regex": "a+"}, **nothing)
 
     async def all_of_them() -> list[bool]:

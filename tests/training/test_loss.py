@@ -54,15 +54,15 @@ def test_drafted_slots_need_root_and_drafted_token_in_the_answer():
     answer = [0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1]
     row = jnp.asarray([answer], bool)
     # slot i drafts token i + 2 from root i + 1 - step
-    np.testing.assert_array_equal(L.drafted(row, 0)[0], [0, 0, 1, 1, 1, 0, 0, 0, 1, 0])
-    np.testing.assert_array_equal(L.drafted(row, 1)[0], [0, 0, 0, 1, 1, 0, 0, 0, 0, 0])
-    np.testing.assert_array_equal(L.drafted(row, 2)[0], [0, 0, 0, 0, 1, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(L.drafted_slots_mask(row, 0)[0], [0, 0, 1, 1, 1, 0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(L.drafted_slots_mask(row, 1)[0], [0, 0, 0, 1, 1, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(L.drafted_slots_mask(row, 2)[0], [0, 0, 0, 0, 1, 0, 0, 0, 0, 0])
 
 
 def test_drafted_slots_stop_at_the_ends_of_the_row():
     everything = jnp.ones((1, 5), bool)
-    np.testing.assert_array_equal(L.drafted(everything, 0)[0], [1, 1, 1, 0])
-    np.testing.assert_array_equal(L.drafted(everything, 2)[0], [0, 1, 1, 0])
+    np.testing.assert_array_equal(L.drafted_slots_mask(everything, 0)[0], [1, 1, 1, 0])
+    np.testing.assert_array_equal(L.drafted_slots_mask(everything, 2)[0], [0, 1, 1, 0])
 
 
 def test_sight_is_the_picture_in_its_docstring():

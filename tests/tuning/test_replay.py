@@ -52,7 +52,7 @@ def grown(tree: DynamicTree) -> tuple[np.ndarray, ...]:
 
     roots = jnp.arange(40, dtype=jnp.int32) % 7
     path = (jnp.arange(40, dtype=jnp.float32) * 0.37)[:, None]
-    result, _ = jax.jit(lambda: tree.grow(roots, scores(path)[:, 0], extend, path))()
+    result = jax.jit(lambda: tree.grow(roots, scores(path)[:, 0], extend, path))()
     return tuple(np.asarray(part) for part in (result.tokens, result.parent, depth_below(result.ancestors)))
 
 

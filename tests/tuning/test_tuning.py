@@ -157,6 +157,6 @@ def test_chains_no_deeper_than_there_are_heads(monkeypatch):
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 2), (1, 4), (2,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))
     (tuned,) = api.tune(medusa, batch_sizes=(1,), prompts=PROMPTS, max_new_tokens=16)
-    assert [tree for tree in tuned.measured if tree and tree.least] == [
+    assert [tree for tree in tuned.measured if tree and tree.min_probability] == [
         tree for tree in tuning.THRESHOLD_TREES if tree.depth <= 3
     ]

@@ -34,8 +34,8 @@ class Statement:
     is_separate_file: bool = False
 
     @property
-    def rounds_activations(self) -> bool:
-        """Whether the model was made for rounded activations."""
+    def quantizes_activations(self) -> bool:
+        """Whether the model was made for quantized activations."""
         groups = self.entries.get("config_groups")
         groups = groups.values() if isinstance(groups, Mapping) else ()
         by_group = any(group.get(key) for group in groups if isinstance(group, Mapping) for key in _ACTIVATIONS)
@@ -45,8 +45,8 @@ class Statement:
         return by_group or scheme is not None or not weights_only or is_int8 or self.method == "fbgemm_fp8"
 
     @property
-    def rounds_cache(self) -> bool:
-        """Whether the model was made for a rounded cache."""
+    def quantizes_cache(self) -> bool:
+        """Whether the model was made for a quantized KV cache."""
         return any(self.entries.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
 
     def leaves_out(self, module: str) -> str | None:

@@ -29,13 +29,13 @@ class TreePolicy(TreeShape, abc.ABC):
 
     Attributes:
         frontiers: rows of each call of `extend`, level 1 first.
-        children: of how many tokens below a node it asks the scores of at most.
+        max_children: most children that a node can have.
     """
 
     nodes: int
     frontiers: tuple[int, ...] = dataclasses.field(init=False, repr=False)
     depth: int = dataclasses.field(init=False, repr=False)
-    children: int = dataclasses.field(init=False, repr=False)
+    max_children: int = dataclasses.field(init=False, repr=False)
 
     @property
     def width(self) -> int:
@@ -55,7 +55,7 @@ class TreePolicy(TreeShape, abc.ABC):
         extend: Extend[Carry],
         carry: Carry,
         calibration: Calibration | None = None,
-    ) -> tuple[Tree, Carry]:
+    ) -> Tree:
         """Drafts one tree per batch row.
 
         Scores are log-probabilities, at most 0 (what exceeds it is taken as 0). A score of -inf or nan makes its token
@@ -72,7 +72,9 @@ class TreePolicy(TreeShape, abc.ABC):
         """
 
 
-def worth(edges: Float[Array, "b *nodes"], depth: int, calibration: Calibration | None) -> Float[Array, "b *nodes"]:
+def calibrated(
+    edges: Float[Array, "b *nodes"], depth: int, calibration: Calibration | None
+) -> Float[Array, "b *nodes"]:
     """Returns the increments to the scores of nodes at `depth` for the tokens below them."""
     return edges if calibration is None else calibration(edges, depth)
 
@@ -94,7 +96,7 @@ def check_width(policy: TreePolicy, vocab_size: int) -> None:
     def extend(carry: None, level: int, tokens: Array, parent_row: Array) -> tuple[Array, None]:
         return jnp.zeros((*tokens.shape, vocab_size)), carry
 
-    jax.eval_shape(lambda: policy.grow(jnp.zeros(1, jnp.int32), jnp.zeros((1, vocab_size)), extend, None)[0])
+    jax.eval_shape(lambda: policy.grow(jnp.zeros(1, jnp.int32), jnp.zeros((1, vocab_size)), extend, None))
 
 
 def keep_best(

@@ -11,7 +11,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.calibration import Calibration
-from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, keep_best, worth
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, calibrated, keep_best
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 from eagle_jax.sharding import by_row
@@ -34,10 +34,11 @@ class DynamicTree(TreePolicy):
     beam never drops one. A wide beam costs a drafter that runs its network on every frontier; a drafter that guesses
     all depths at once only pays for the scoring.
 
-    With `least` a tree ends where the drafter is unsure, and is as large as each step deserves: that pays where every
-    node costs, on CPU cores. A node whose path is less likely than that is left out. A path of d guesses with the
-    probability p is expanded only if one more guess of the same average probability would keep it:
-    `p ** ((d + 1) / d) >= least`. If no path of the whole batch qualifies, the drafter is not run for that level.
+    With `min_probability` a tree ends where the drafter is unsure, and is as large as each step deserves: that pays
+    where every node costs, on CPU cores. A node whose path is less likely than that is left out. A path of d guesses
+    with the probability p is expanded only if one more guess of the same average probability would keep it:
+    `p ** ((d + 1) / d) >= min_probability`. If no path of the whole batch qualifies, the drafter is not run for that
+    level.
 
     Candidates are numbered level by level: first the root's `top_k` children, then `width * top_k` for each frontier,
     of which number `a * top_k + c` is the c-th child of the frontier's a-th node. Children never score above their
@@ -48,14 +49,14 @@ class DynamicTree(TreePolicy):
         depth_steps: expansions; the longest drafted path is one longer.
         top_k: children of a node.
         beam: most nodes of a frontier (fewer where the level has fewer candidates); None is `top_k`, as EAGLE-2 has it.
-        least: probability of a path, by its score, below which it is left out; 0 leaves out none.
+        min_probability: nodes whose path scores less are left out; 0 leaves out none.
         best_first: number the nodes by their scores instead, so that prefixes of a tree are the smaller trees.
     """
 
     depth_steps: int
     top_k: int
     beam: int | None = None
-    least: float = dataclasses.field(default=0.0, kw_only=True)
+    min_probability: float = dataclasses.field(default=0.0, kw_only=True)
     best_first: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     def __post_init__(self):
@@ -67,8 +68,8 @@ class DynamicTree(TreePolicy):
             raise ValueError(f"a dynamic tree with {self.depth_steps} expansions; expected 0 or more")
         if self.beam is not None and self.beam < 1:
             raise ValueError(f"a dynamic tree with beam = {self.beam}; expected a frontier of at least 1 node")
-        if not 0 <= self.least < 1:
-            raise ValueError(f"a dynamic tree with least = {self.least}; expected a probability of at least 0, below 1")
+        if not 0 <= self.min_probability < 1:
+            raise ValueError(f"a dynamic tree with min_probability = {self.min_probability}; expected 0 to below 1")
         candidates = num_candidates(self.depth_steps, self.top_k, self.beam)
         if self.nodes - 1 > candidates:
             beam = "" if self.beam is None else f" and beam {self.beam}"
@@ -79,12 +80,12 @@ class DynamicTree(TreePolicy):
             )
         object.__setattr__(self, "depth", self.depth_steps + 1)
         object.__setattr__(self, "frontiers", _frontiers(self.depth_steps, self.top_k, self.beam))
-        object.__setattr__(self, "children", self.top_k)
+        object.__setattr__(self, "max_children", self.top_k)
 
     @staticmethod
-    def chain(nodes: int, least: float = 0.0) -> "DynamicTree":
+    def chain(nodes: int, min_probability: float = 0.0) -> "DynamicTree":
         """Makes the policy that drafts a chain of the best tokens: `nodes` at most, root included."""
-        return DynamicTree(nodes, nodes - 2, 1, least=least)
+        return DynamicTree(nodes, nodes - 2, 1, min_probability=min_probability)
 
     @property
     def is_chain(self) -> bool:
@@ -101,11 +102,6 @@ class DynamicTree(TreePolicy):
             return self
         return dataclasses.replace(self, beam=None)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the beam is wide enough for the tree to hold the likeliest of all paths."""
-        return (self.top_k if self.beam is None else self.beam) >= self.nodes - 1
-
     def grow(
         self,
         root_tokens: Int[Array, "b"],
@@ -113,22 +109,18 @@ class DynamicTree(TreePolicy):
         extend: Extend[Carry],
         carry: Carry,
         calibration: Calibration | None = None,
-    ) -> tuple[Tree, Carry]:
+    ) -> Tree:
         batch, k = len(root_tokens), self.top_k
         child_log_prob, token = best(first_scores, k)  # the frontier, cut to the beam below
-        score = self._likely_enough(worth(child_log_prob, 0, calibration))
+        score = self._likely_enough(calibrated(child_log_prob, 0, calibration))
         index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
-        scores, tokens, parents, child_log_probs = (
-            [score],
-            [token],
-            [jnp.full_like(index, -1)],
-            [child_log_prob],
-        )  # the candidates
+        candidates: list[tuple[Array, ...]] = [(score, token, jnp.full_like(index, -1), child_log_prob)]
         parent_row, level_offset = jnp.zeros_like(index), k
 
         for level, width in enumerate(self.frontiers, start=1):
             score, token, index, parent_row = (part[:, :width] for part in (score, token, index, parent_row))
-            score = jnp.where(score >= self._least_expanded(level), score, -jnp.inf) if self.least else score
+            if self.min_probability:
+                score = jnp.where(score >= self._min_expanded(level), score, -jnp.inf)
 
             def children(
                 level: int = level, token: Array = token, parent_row: Array = parent_row, carry: Carry = carry
@@ -138,36 +130,35 @@ class DynamicTree(TreePolicy):
 
             with jax.named_scope(f"level_{level}"):
                 child_log_prob, child_token, carry = self._if_any_expands(score, children)
-                below_score = self._likely_enough(score[:, :, None] + worth(child_log_prob, level, calibration))
-                scores.append(below_score.reshape(batch, width * k))
-                child_log_probs.append(child_log_prob.reshape(batch, width * k))
-                tokens.append(child_token.reshape(batch, width * k))
-                parents.append(jnp.repeat(index, k, axis=1))
+                below_score = self._likely_enough(score[:, :, None] + calibrated(child_log_prob, level, calibration))
+                level_parts = below_score, child_token, jnp.repeat(index, k, axis=1), child_log_prob
+                candidates.append(tuple(part.reshape(batch, width * k) for part in level_parts))
 
                 if level < len(self.frontiers):
                     next_width = self.frontiers[level]
-                    score, pick = by_row(lambda x, count=next_width: lax.top_k(x, count))(scores[-1])
-                    token = jnp.take_along_axis(tokens[-1], pick, axis=1)
+                    score, pick = by_row(lambda x, count=next_width: lax.top_k(x, count))(candidates[-1][0])
+                    token = jnp.take_along_axis(candidates[-1][1], pick, axis=1)
                     index = pick + level_offset
                     parent_row = pick // k
                 level_offset += width * k
 
-        all_candidates = (jnp.concatenate(part, axis=1) for part in (scores, tokens, parents, child_log_probs))
-        return keep_best(self, root_tokens, *all_candidates, best_first=self.best_first), carry
+        # scores, tokens, parents and log-probabilities, each of all levels
+        parts = (jnp.concatenate(part, axis=1) for part in zip(*candidates, strict=True))
+        return keep_best(self, root_tokens, *parts, best_first=self.best_first)
 
     def _likely_enough(self, scores: Float[Array, "b *nodes"]) -> Float[Array, "b *nodes"]:
         """Returns the scores of paths, -inf of those that are left out."""
-        return jnp.where(scores >= math.log(self.least), scores, -jnp.inf) if self.least else scores
+        return jnp.where(scores >= math.log(self.min_probability), scores, -jnp.inf) if self.min_probability else scores
 
-    def _least_expanded(self, level: int) -> float:
-        """Returns the least score at which a path of `level` guesses is expanded."""
-        return math.log(self.least) * level / (level + 1)
+    def _min_expanded(self, level: int) -> float:
+        """Returns the lowest score at which a path of `level` guesses is expanded."""
+        return math.log(self.min_probability) * level / (level + 1)
 
     def _if_any_expands(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
         """Runs `extend` below a frontier; returns zeros without running it where no path has a score. The carry becomes
         zeros as well: no later level expands either.
         """
-        if not self.least:
+        if not self.min_probability:
             return extend()
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))
         return lax.cond(jnp.any(scores > -jnp.inf), extend, lambda: nothing)

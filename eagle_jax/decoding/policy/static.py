@@ -12,7 +12,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from eagle_jax.decoding.calibration import Calibration
-from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, worth
+from eagle_jax.decoding.policy.base import Carry, Extend, TreePolicy, best, calibrated
 from eagle_jax.decoding.scores import Scores
 from eagle_jax.decoding.tree import Tree
 
@@ -37,7 +37,7 @@ class StaticTree(TreePolicy):
         object.__setattr__(self, "nodes", len(self.parents))
         object.__setattr__(self, "depth", len(levels))
         object.__setattr__(self, "frontiers", tuple(len(level.frontier) for level in levels[:-1]))
-        object.__setattr__(self, "children", max((1 + int(level.rank.max()) for level in levels), default=0))
+        object.__setattr__(self, "max_children", max((1 + int(level.rank.max()) for level in levels), default=0))
 
     def grow(
         self,
@@ -46,7 +46,7 @@ class StaticTree(TreePolicy):
         extend: Extend[Carry],
         carry: Carry,
         calibration: Calibration | None = None,
-    ) -> tuple[Tree, Carry]:
+    ) -> Tree:
         def children(
             tokens: Int[Array, "b f"], depth: int, parent_row: Int[Array, "b f"], count: int, carry: Carry
         ) -> tuple[Array, Array, Carry]:
@@ -64,7 +64,7 @@ class StaticTree(TreePolicy):
         children: Children[Carry],
         carry: Carry,
         calibration: Calibration | None = None,
-    ) -> tuple[Tree, Carry]:
+    ) -> Tree:
         """Returns the tree whose tokens `children` names, level by level.
 
         Args:
@@ -84,14 +84,14 @@ class StaticTree(TreePolicy):
             edge = scores[:, level.row, level.rank].astype(jnp.float32)
             edges.append(edge)
             valid.append((edge > -jnp.inf) & valid[-1][:, level.parent])
-            paths.append(paths[-1][:, level.parent] + worth(edge, depth - 1, calibration))
+            paths.append(paths[-1][:, level.parent] + calibrated(edge, depth - 1, calibration))
             frontier = tokens[-1][:, level.frontier]
             parent_row = jnp.broadcast_to(jnp.asarray(level.row[level.frontier], jnp.int32), frontier.shape)
 
         by_level = [0, *(node for level in levels for node in level.nodes)]
         order = np.argsort(by_level)
         parent = jnp.asarray(self.parents, jnp.int32)
-        tree = Tree(
+        return Tree(
             tokens=jnp.concatenate(tokens, axis=1)[:, order],
             parent=jnp.broadcast_to(parent, (len(root_tokens), self.nodes)),
             valid=jnp.concatenate(valid, axis=1)[:, order],
@@ -99,7 +99,6 @@ class StaticTree(TreePolicy):
             edges=jnp.concatenate(edges, axis=1)[:, order],
             height=self.depth,
         )
-        return tree, carry
 
 
 class _Level(NamedTuple):

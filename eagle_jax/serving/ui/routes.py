@@ -125,7 +125,7 @@ class Page:
         if method not in self._engines:
             yield {"preparing": True}
         async with self._engines.using(method) as engine:
-            tickets += (await service.submit(engine, call)).every
+            tickets += (await service.submit(engine, call)).all_tickets
             telling = StepEvents(self._model.tokenizer, tickets[0].request.prompt)
             async for chunk in achunks(tickets, by_step=True):
                 if chunk.token_ids:

@@ -43,7 +43,7 @@ _CACHE = re.compile(r".*\.((k|v|kv)_(scale|zero_point|global_scale)|[kv]_proj\.o
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Folded:
+class GroupedTensors:
     """The tensors of a folder, those of each quantized weight as one.
 
     Attributes:
@@ -81,7 +81,7 @@ def checked_format(statement: Statement) -> Format:
     return format
 
 
-def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
+def group_weights(folder: pathlib.Path, tensors: RawTensors) -> GroupedTensors:
     """Returns the tensors of a folder with each quantized weight as one, by the name that it has in a folder of floats.
 
     The format is the one that the folder states, or else the one that the tensors show. If `config.json` states an
@@ -93,12 +93,12 @@ def fold(folder: pathlib.Path, tensors: RawTensors) -> Folded:
     statement = stated_by(folder)
     format = _format_of_tensors(folder, tensors) if statement is None else _stated_format(statement)
     if format is None:
-        return Folded(info=tensors.info, weights={})
+        return GroupedTensors(info=tensors.info, weights={})
     weights = dict(format.find(tensors, {} if statement is None else statement.entries))
     if statement is not None:
         for name in weights:
             _check_left_out(name, weights[name], statement, format.TITLE)
-    return _folded(tensors, weights, statement, format.TITLE)
+    return _grouped(tensors, weights, statement, format.TITLE)
 
 
 def _stated_format(statement: Statement) -> Format | None:
@@ -139,26 +139,22 @@ def _check_left_out(name: str, weight: StoredWeight, statement: Statement, title
         )
 
 
-def _folded(
+def _grouped(
     tensors: RawTensors, weights: Mapping[str, StoredWeight], statement: Statement | None, title: str
-) -> Folded:
+) -> GroupedTensors:
     parts = {part for weight in weights.values() for part in weight.parts}
     ignored = {name for name in tensors.info if _CACHE.fullmatch(name) or _ACTIVATIONS.fullmatch(name)} - parts
-    quantizes_cache = (
-        statement is not None and statement.rounds_cache or any(_CACHE.fullmatch(name) for name in ignored)
-    )
-    quantizes_activations = (
-        statement is not None and statement.rounds_activations or any(not _CACHE.fullmatch(name) for name in ignored)
+    has_cache_scales = any(_CACHE.fullmatch(name) for name in ignored)
+    has_activation_scales = any(not _CACHE.fullmatch(name) for name in ignored)
+    notes = _notes(
+        title,
+        activations=has_activation_scales or statement is not None and statement.quantizes_activations,
+        cache=has_cache_scales or statement is not None and statement.quantizes_cache,
     )
     info: dict[str, Any] = {name: entry for name, entry in tensors.info.items() if name not in parts | ignored}
     info |= {name: weight.info for name, weight in weights.items()}
     optional = frozenset(name for weight in weights.values() for name in weight.optional)
-    return Folded(
-        info=info,
-        weights=weights,
-        optional=optional,
-        notes=tuple(_notes(title, activations=quantizes_activations, cache=quantizes_cache)),
-    )
+    return GroupedTensors(info=info, weights=weights, optional=optional, notes=tuple(notes))
 
 
 def _notes(title: str, *, activations: bool, cache: bool) -> Iterator[str]:
