@@ -28,6 +28,7 @@ from eagle_jax.methods.registry import NAMES as DRAFTERS
 from eagle_jax.ops.choice.findings import Finding, fastest
 from eagle_jax.ops.choice.findings import read as operation_findings
 from eagle_jax.ops.dispatch import settings as operation_settings
+from eagle_jax.protocols.structured import schema_of_response_format
 from eagle_jax.requests.processing import Processing, check_processing
 from eagle_jax.requests.results import (
     CANCELLED,
@@ -48,7 +49,7 @@ from eagle_jax.scheduling.prefix_cache import PREFIX_CACHE_BYTES
 from eagle_jax.scheduling.scoring import prompt_logprobs
 from eagle_jax.scheduling.warming import Warmed, warm_up
 from eagle_jax.sharding import LOCAL, join, wait_for_others
-from eagle_jax.structured.row_automaton import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
+from eagle_jax.structured.checks import ANY_OBJECT, FORMS, schema_at
 from eagle_jax.text.detokenize import INCOMPLETE, IncrementalDetokenizer, decode, settled
 from eagle_jax.training import events
 from eagle_jax.tuning.calibrate import calibrate, calibrate_head

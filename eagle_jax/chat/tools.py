@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_jax.chat.tool_formats import ToolFormat
 from eagle_jax.checks import as_json
-from eagle_jax.structured.json_schema import BETWEEN, ROOT
+from eagle_jax.structured.json_schema import BETWEEN, PLACE_KEYWORD
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 EXPECTED = '{"type": "function", "function": {"name": "...", "parameters": {...}}}'
@@ -114,10 +114,10 @@ def call_schema(
     calls = [
         _schema_of(tool, format, f"tools[{i}]") for i, tool in enumerate(tools) if choice.name in (None, name_of(tool))
     ]
-    call = calls[0] if len(calls) == 1 else {"anyOf": calls, ROOT: "tools"}
+    call = calls[0] if len(calls) == 1 else {"anyOf": calls, PLACE_KEYWORD: "tools"}
     if format.listed:
         most = {} if parallel and choice.name is None else {"maxItems": 1}
-        call = {"type": "array", "items": call, "minItems": 1, **most, ROOT: call[ROOT]}
+        call = {"type": "array", "items": call, "minItems": 1, **most, PLACE_KEYWORD: call[PLACE_KEYWORD]}
     if not format.head and not format.bare:
         call = call | {BETWEEN: [format.begin, format.end]}
     return call
@@ -158,7 +158,7 @@ def _tool(where: str, tool: Any) -> Tool:
 
 def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
     """Returns the schema of a call; that of its parameters is one of its own, within which its references lead."""
-    of_call = {ROOT: f"{place}.function.parameters"}  # an error about all of it is most likely about them
+    of_call = {PLACE_KEYWORD: f"{place}.function.parameters"}  # an error about all of it is most likely about them
     parameters = {"type": "object"} | tool["function"]["parameters"] | of_call
     named = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
     if not any(parameters.get(name) for name in named):

@@ -19,7 +19,7 @@ from eagle_jax.protocols.structured import take_form
 from eagle_jax.protocols.tools import tools_of
 from eagle_jax.requests.options import Options, seeds_for
 from eagle_jax.requests.processing import LogitsOptions, Processing, check_processing
-from eagle_jax.structured.row_automaton import FORMS
+from eagle_jax.structured.checks import FORMS
 
 PROMPTS: Mapping[str, Any] = {"prompt": text, "messages": listed, "prompt_ids": listed}
 LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it

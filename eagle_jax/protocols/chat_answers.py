@@ -15,7 +15,7 @@ from eagle_jax.fields import wrong
 from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.requests.results import Chunk, Result
-from eagle_jax.structured.row_automaton import FORMS
+from eagle_jax.structured.checks import FORMS
 from eagle_jax.text.detokenize import special_ids
 
 

@@ -1,11 +1,13 @@
 """The form that an answer has to have, under the names of OpenAI, vLLM and SGLang."""
 
 import importlib.util
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.fields import Check, Fields, flag, text, wrong
 from eagle_jax.requests.processing import check_processing
-from eagle_jax.structured.row_automaton import ANY_OBJECT, FORMS, schema_at, schema_of_response_format
+from eagle_jax.structured.checks import ANY_OBJECT, FORMS, schema_at
 
 # vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
@@ -37,6 +39,29 @@ def take_form(fields: Fields) -> dict[str, Any]:
     if stated and importlib.util.find_spec("outlines_core") is None:
         raise wrong(stated[0][0], f"{stated[0][0]} needs outlines-core, which is not installed here; leave it out")
     return {option: schema_at(field, value) if field in PLACES else value for field, option, value in stated}
+
+
+def schema_of_response_format(value: Any) -> Mapping[str, Any] | bool | None:
+    """Returns the schema that OpenAI's `response_format` means; None for text.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    expected = (
+        'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'
+    )
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise ValueError(f"response_format={json.dumps(value)[:60]}; {expected}")
+    inner = value.get("json_schema", {}) if kind == "json_schema" else {}
+    accepted = {"schema", "name", "description", "strict"}
+    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - accepted:
+        raise ValueError(f"response_format has unknown fields; {expected}")
+    if kind != "json_schema":
+        return ANY_OBJECT if kind == "json_object" else None
+    if "schema" not in inner:
+        raise ValueError(f"response_format has no schema; {expected}")
+    return schema_at("response_format.json_schema.schema", inner["schema"])
 
 
 def _schema(name: str, value: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 import numpy as np
 
 from eagle_jax.checks import finite, is_whole_number, whole_number
-from eagle_jax.structured import row_automaton
+from eagle_jax.structured.checks import FORMS, checked_choices, checked_json_schema, checked_regex, checked_text_pair
+from eagle_jax.structured.forms import Form
 from eagle_jax.structured.table_sizes import Words
 
 LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
@@ -84,14 +85,14 @@ class LogitsOptions:
     call_schema: str | None = None
 
     @functools.cached_property
-    def form(self) -> row_automaton.Form | None:
+    def form(self) -> Form | None:
         """What the answer has to look like.
 
         Raises:
             ValueError: there are several forms, or the answer may not end where it is complete.
         """
-        named = [(name, getattr(self, name)) for name in row_automaton.FORMS]
-        forms = [row_automaton.Form(name, value) for name, value in named if value is not None]
+        named = [(name, getattr(self, name)) for name in FORMS]
+        forms = [Form(name, value) for name, value in named if value is not None]
         if len(forms) > 1:
             raise ValueError(f"{forms[0].name} and {forms[1].name} both give the form of the answer; give one of them")
         if forms and self.ignore_eos:
@@ -102,7 +103,7 @@ class LogitsOptions:
             raise ValueError(
                 "form_between, form_reasoning and call_schema go with a form of the answer; give one, or leave them out"
             )
-        call = None if self.call_schema is None else row_automaton.Form("json_schema", self.call_schema)
+        call = None if self.call_schema is None else Form("json_schema", self.call_schema)
         more: dict[str, Any] = dict(between=self.form_between, call=call, reasoning=self.form_reasoning)
         return dataclasses.replace(forms[0], **more) if forms else None
 
@@ -206,12 +207,12 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_token_ids": _token_ids,
     "bad_words": _bad_words,
     "allowed_token_ids": _allowed,
-    "choices": row_automaton.choices,
-    "regex": row_automaton.regex,
-    "json_schema": row_automaton.json_schema,
-    "form_between": row_automaton.two_texts,
-    "form_reasoning": row_automaton.two_texts,
-    "call_schema": row_automaton.json_schema,
+    "choices": checked_choices,
+    "regex": checked_regex,
+    "json_schema": checked_json_schema,
+    "form_between": checked_text_pair,
+    "form_reasoning": checked_text_pair,
+    "call_schema": checked_json_schema,
 }
 
 

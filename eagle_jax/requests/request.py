@@ -11,7 +11,7 @@ from eagle_jax.loading.model import Model
 from eagle_jax.requests.options import Options
 from eagle_jax.requests.processing import bad_word_ids, check_ids
 from eagle_jax.requests.results import Step
-from eagle_jax.structured.row_automaton import CompiledAutomaton, make_automaton
+from eagle_jax.structured.automaton_cache import CompiledAutomaton, make_automaton
 from eagle_jax.structured.table_sizes import Words
 from eagle_jax.structured.token_automaton import TokenAutomaton
 from eagle_jax.text.detokenize import has_text, special_ids

@@ -7,7 +7,7 @@ import numpy as np
 
 from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsParams
 from eagle_jax.requests.processing import LogitsOptions
-from eagle_jax.structured import row_automaton
+from eagle_jax.structured.automaton_cache import automata_of
 from eagle_jax.structured.table_sizes import TableSizes, Words, sizes_for, smallest
 from eagle_jax.structured.token_automaton import TokenAutomaton
 
@@ -21,7 +21,7 @@ def processor_of(rows: Sequence[LogitsRow], vocab_size: int, ready: Sequence[Tab
     if not any(options.changes_logits for options, _, _ in rows):
         return None
     sizes, (bias, bans) = sizes_of(rows, ready), static_rows(rows, vocab_size)
-    automata = row_automaton.automata_of([automaton for _, _, automaton in rows], vocab_size, sizes)
+    automata = automata_of([automaton for _, _, automaton in rows], vocab_size, sizes)
     return LogitsParams(bias, bans, **columns_of(rows, sizes), automata=automata)
 
 

@@ -19,7 +19,7 @@ from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch_inputs import placed
 from eagle_jax.scheduling.logits_arrays import LogitsRow, columns_of, processor_of, sizes_of, static_rows
 from eagle_jax.sharding import Sharding, sharded
-from eagle_jax.structured.row_automaton import automata_of
+from eagle_jax.structured.automaton_cache import automata_of
 from eagle_jax.structured.table_sizes import TableSizes
 from eagle_jax.structured.token_automaton import TokenAutomaton
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from eagle_jax.structured import form_worker
 from eagle_jax.structured.byte_automaton import MEMORY, SECONDS, too_large
 from eagle_jax.structured.forms import Form
-from eagle_jax.structured.json_schema import ROOT
+from eagle_jax.structured.json_schema import PLACE_KEYWORD
 from eagle_jax.structured.token_automaton import TokenAutomaton
 
 QUICK = 0.3  # seconds of the CPU that a form may take in the first process
@@ -188,5 +188,5 @@ def _described(form: Form) -> str:
     text = str(form.value)
     if form.name == "json_schema":
         schema = json.loads(text)
-        return str(schema.get(ROOT, form.name)) if isinstance(schema, dict) else form.name
+        return str(schema.get(PLACE_KEYWORD, form.name)) if isinstance(schema, dict) else form.name
     return f"{form.name}={text[:57] + '...' if len(text) > 60 else text!r}"

@@ -24,9 +24,9 @@ from eagle_jax.structured.json_strings import string
 
 DEEPEST = 5  # levels of objects and arrays in any JSON object
 MOST_SCHEMAS = 4_000  # that are written, one that is referred to each time
-# A schema with this keyword is one of its own: references within lead on from here, and errors say this of the place.
-ROOT = "x-eagle-jax-root"
-# Texts before and after what a schema with this keyword allows, which are no JSON.
+# A schema with this keyword is a document of its own: references start from it, and errors name the keyword's value.
+PLACE_KEYWORD = "x-eagle-jax-root"
+# The pair of texts, not JSON, that stand before and after what a schema with this keyword allows.
 BETWEEN = "x-eagle-jax-between"
 Keywords = dict[str, Any]
 
@@ -65,9 +65,9 @@ def schema_automaton(schema: str) -> ByteAutomaton:
     """
     parsed = json.loads(schema)
     place = "json_schema"
-    if isinstance(parsed, Mapping) and isinstance(parsed.get(ROOT), str):
-        place = parsed[ROOT]
-    if isinstance(parsed, Mapping) and {**parsed, ROOT: ""} == {"type": "object", ROOT: ""}:
+    if isinstance(parsed, Mapping) and isinstance(parsed.get(PLACE_KEYWORD), str):
+        place = parsed[PLACE_KEYWORD]
+    if isinstance(parsed, Mapping) and {**parsed, PLACE_KEYWORD: ""} == {"type": "object", PLACE_KEYWORD: ""}:
         return any_object()
     try:
         return _with_least_effort(parsed, place)
@@ -152,8 +152,8 @@ class _Writer:
                 return None
             if not isinstance(schema, Mapping):
                 raise ValueError(f"{place.name}={json.dumps(schema)[:60]}; expected an object")
-            if isinstance(schema.get(ROOT), str) and schema is not place.root:
-                place = Place(schema[ROOT], schema, place.refs)
+            if isinstance(schema.get(PLACE_KEYWORD), str) and schema is not place.root:
+                place = Place(schema[PLACE_KEYWORD], schema, place.refs)
             followed_keywords = followed(schema, place.name)
             if followed_keywords.pop("nullable", False) is True:
                 if followed_keywords.get("type") is None:

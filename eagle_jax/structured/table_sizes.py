@@ -1,4 +1,4 @@
-"""How large the tables are in which a batch keeps what its requests ask of their logits."""
+"""Sizes of the tables that hold what the requests of a batch ask of their logits."""
 
 import math
 import operator
@@ -11,15 +11,15 @@ Words = tuple[tuple[int, ...], ...]
 
 
 class TableSizes(NamedTuple):
-    """Sizes that a program is compiled for, powers of two. The defaults are the least: one program serves all requests
-    that ask for no more, such as any JSON object.
+    """Sizes that a program is compiled for, powers of two. The defaults are the minimum: one program serves all
+    requests that need no more, such as any JSON object.
 
     Attributes:
-        words: bad words of a row that have several tokens.
-        word_tokens: of a bad word.
-        automata: different ones of a batch.
-        states: of an automaton.
-        classes: of tokens that do the same in every state.
+        words: bad words of a row, of several tokens each.
+        word_tokens: tokens of a bad word.
+        automata: distinct automata of a batch.
+        states: states of an automaton.
+        classes: classes of tokens that do the same in every state.
         masks: different sets of allowed tokens.
     """
 
@@ -36,9 +36,9 @@ class TableSizes(NamedTuple):
 
 
 def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None]) -> TableSizes:
-    """Returns the sizes that the rows of a batch need, which have these bad words and automata."""
+    """Returns the sizes that a batch needs whose rows have these bad words and automata."""
     listed = [[word for word in row if len(word) > 1] for row in words]  # others are banned without a table
-    different = list({id(one): one for one in automata if one is not None}.values())
+    different = distinct_automata(automata)
     needed = TableSizes(
         words=max(map(len, listed), default=0),
         word_tokens=max((len(word) for row in listed for word in row), default=0),
@@ -50,10 +50,15 @@ def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None])
     return TableSizes(*map(_power_of_two, needed, TableSizes()))
 
 
+def distinct_automata(automata: Iterable[TokenAutomaton | None]) -> list[TokenAutomaton]:
+    """Returns each automaton once."""
+    return list({id(one): one for one in automata if one is not None}.values())
+
+
 def smallest(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:
     """Returns the smallest of `ready` that cover what is needed; what is needed, if there are none."""
     return min((sizes for sizes in ready if sizes.covers(needed)), key=math.prod, default=needed)
 
 
-def _power_of_two(needed: int, least: int) -> int:
-    return max(least, 1 << max(needed - 1, 0).bit_length())
+def _power_of_two(needed: int, minimum: int) -> int:
+    return max(minimum, 1 << max(needed - 1, 0).bit_length())

@@ -6,7 +6,7 @@ import pytest
 
 from eagle_jax.chat.tool_formats import FORMATS
 from eagle_jax.chat.tools import ToolChoice, call_schema, check_tool_choice, check_tools
-from eagle_jax.structured.json_schema import BETWEEN, ROOT, schema_automaton
+from eagle_jax.structured.json_schema import BETWEEN, PLACE_KEYWORD, schema_automaton
 
 PARAMETERS = {"type": "object", "properties": {"at": {"$ref": "#/$defs/place"}}, "$defs": {"place": {"type": "string"}}}
 LOOK = {"type": "function", "function": {"name": "look", "description": "See.", "parameters": PARAMETERS}}
@@ -63,13 +63,13 @@ def test_choices():
 def call(name: str, parameters: dict, key: str = "arguments") -> dict:
     properties = {"name": {"const": name}, key: parameters}
     return {"type": "object", "properties": properties, "required": ["name", key], "additionalProperties": False} | {
-        ROOT: parameters[ROOT]
+        PLACE_KEYWORD: parameters[PLACE_KEYWORD]
     }
 
 
 def parameters_at(number: int, **stated) -> dict:
     """Parameters as a schema of their own, which says where it stands."""
-    return stated | {ROOT: f"tools[{number}].function.parameters"}
+    return stated | {PLACE_KEYWORD: f"tools[{number}].function.parameters"}
 
 
 LOOKED = parameters_at(0, **PARAMETERS)
@@ -81,10 +81,10 @@ def test_the_form_of_answers_that_have_to_call():
     hermes, llama3, mistral = (FORMATS[name] for name in ("hermes", "llama3", "mistral"))
     assert call_schema(tools, ToolChoice("auto"), hermes) is None is call_schema(tools, ToolChoice("none"), hermes)
     assert call_schema(tools, look, hermes) == call("look", LOOKED) | {BETWEEN: ["<tool_call>\n", "\n</tool_call>"]}
-    both = {"anyOf": [call("look", LOOKED, "parameters"), call("wait", WAITED, "parameters")], ROOT: "tools"}
+    both = {"anyOf": [call("look", LOOKED, "parameters"), call("wait", WAITED, "parameters")], PLACE_KEYWORD: "tools"}
     assert call_schema(tools, any_of_them, llama3) == both
-    either = {"anyOf": [call("look", LOOKED), call("wait", WAITED)], ROOT: "tools"}
-    listed = {"type": "array", "items": either, "minItems": 1, ROOT: "tools", BETWEEN: ["[TOOL_CALLS]", ""]}
+    either = {"anyOf": [call("look", LOOKED), call("wait", WAITED)], PLACE_KEYWORD: "tools"}
+    listed = {"type": "array", "items": either, "minItems": 1, PLACE_KEYWORD: "tools", BETWEEN: ["[TOOL_CALLS]", ""]}
     assert call_schema(tools, any_of_them, mistral) == listed
     assert call_schema(tools, any_of_them, mistral, parallel=False) == listed | {"maxItems": 1}
     assert call_schema(tools, look, mistral)["maxItems"] == 1

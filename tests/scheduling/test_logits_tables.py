@@ -16,8 +16,8 @@ from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch_inputs import processor_for
 from eagle_jax.scheduling.logits_tables import LogitsTables
 from eagle_jax.sharding import sharding_of, to_host
+from eagle_jax.structured.automaton_cache import CompiledAutomaton
 from eagle_jax.structured.forms import Form
-from eagle_jax.structured.row_automaton import CompiledAutomaton
 from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.text.token_bytes import token_bytes
 

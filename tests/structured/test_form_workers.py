@@ -14,7 +14,7 @@ import pytest
 from speller import END, TOKENIZER
 
 from eagle_jax.serving.service import FORM_THREADS
-from eagle_jax.structured import form_workers, row_automaton
+from eagle_jax.structured import automaton_cache, form_workers
 from eagle_jax.structured.form_workers import FormsBusy, FormsStopped, FormWorkers
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.token_automaton import token_automaton
@@ -140,7 +140,7 @@ def test_only_so_many_wait(workers: FormWorkers):
 
 
 def test_requests_with_the_same_form_wait_for_one_that_makes_it():
-    made, cache = token_automaton(SMALL.automaton(), TOKENS, [END]), row_automaton._AutomatonCache()
+    made, cache = token_automaton(SMALL.automaton(), TOKENS, [END]), automaton_cache._AutomatonCache()
     begun, goes_on, calls = threading.Event(), threading.Event(), []
 
     def make(error: Exception | None = None):

@@ -10,12 +10,12 @@ from schemas import random_schema
 from test_json_schema import matches
 
 from eagle_jax.structured.json_keywords import KEYWORDS
-from eagle_jax.structured.json_schema import ROOT, schema_automaton
+from eagle_jax.structured.json_schema import PLACE_KEYWORD, schema_automaton
 
 
 def test_errors_name_the_place_of_the_schema_that_a_user_wrote():
     inner = {"type": "array", "items": {"properties": {"a b": {"$ref": "#/properties/age"}}}}
-    user = {ROOT: "guided_json", "properties": {"age": {"type": "integer", "not": {}}, "list": inner}}
+    user = {PLACE_KEYWORD: "guided_json", "properties": {"age": {"type": "integer", "not": {}}, "list": inner}}
     with pytest.raises(ValueError, match=r"^guided_json\.properties\.age\.not cannot be followed"):
         schema_automaton(json.dumps(user))
     user["properties"]["age"] = {"type": "integer", "minimum": 3}
@@ -36,7 +36,7 @@ def test_errors_name_the_place_of_the_schema_that_a_user_wrote():
     ],
 )
 def test_what_is_too_large_is_named_by_its_place(schema):
-    for whole, place in ((schema | {ROOT: "guided_json"}, r"guided_json"), (schema, "json_schema")):
+    for whole, place in ((schema | {PLACE_KEYWORD: "guided_json"}, r"guided_json"), (schema, "json_schema")):
         with pytest.raises(ValueError, match=f"^the automaton of {place} is too large"):
             schema_automaton(json.dumps(whole))
 
@@ -45,7 +45,7 @@ def test_what_is_too_large_is_named_by_its_place(schema):
     "schema",
     [
         {"$ref": "#"},
-        {"$ref": "#", ROOT: "guided_json"},
+        {"$ref": "#", PLACE_KEYWORD: "guided_json"},
         {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
         {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
         {"properties": {"next": {"$ref": "#"}}, "required": ["next"]},

@@ -1,12 +1,11 @@
-"""Checks what requests say of structured output, and makes and caches automata of it for the tables of a batch."""
+"""Makes and caches the automata of structured output, and puts them into a batch's tables."""
 
 import collections
 import concurrent.futures
 import dataclasses
-import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ import numpy as np
 from eagle_jax.decoding.automata import Automata
 from eagle_jax.structured.form_workers import POLL, STOPPED, FormsBusy, FormsStopped, FormWorkers
 from eagle_jax.structured.forms import Form
-from eagle_jax.structured.json_schema import ROOT
-from eagle_jax.structured.table_sizes import TableSizes
+from eagle_jax.structured.table_sizes import TableSizes, distinct_automata
 from eagle_jax.structured.token_automaton import TokenAutomaton
 from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
-FORMS = ("choices", "regex", "json_schema")  # the options of structured output; a request has at most one of them
-ANY_OBJECT = {"type": "object"}
 CACHE_BYTES = 256 * 2**20  # bytes of automata that are kept for later requests
 
 
@@ -30,82 +26,6 @@ class CompiledAutomaton:
 
     automaton: TokenAutomaton
     seconds: float
-
-
-def choices(name: str, value: Any) -> tuple[str, ...]:
-    """Checks the list of texts that an answer may be."""
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
-        raise ValueError(f"{name}={value!r}; expected a list of texts that are not empty")
-    for text in value:
-        _check_text(name, text)
-    return tuple(dict.fromkeys(value))
-
-
-def regex(name: str, value: Any) -> str:
-    """Checks a regular expression."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}={value!r}; expected a regular expression")
-    _check_text(name, value)
-    return value
-
-
-def _check_text(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = text[error.start]
-        raise ValueError(f"{name} holds {half!r}, half of a character (a lone surrogate); expected text") from None
-
-
-def json_schema(name: str, value: Any) -> str:
-    """Checks a JSON schema, given as an object or as JSON text, and returns it as JSON text."""
-    try:
-        schema = json.loads(value) if isinstance(value, (str, bytes)) else value
-        checked = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{name} is not a JSON schema ({error}); expected an object, or JSON text of one") from None
-    if not isinstance(schema, (Mapping, bool)):
-        raise ValueError(f"{name}={checked[:60]}; expected a JSON schema: an object, or JSON text of one")
-    _check_text(name, checked)
-    return checked
-
-
-def schema_at(place: str, value: Any) -> Mapping[str, Any] | bool:
-    """Checks a JSON schema and notes its place in a request, which errors name."""
-    schema = json.loads(json_schema(place, value))
-    return schema | {ROOT: place} if isinstance(schema, dict) else schema
-
-
-def two_texts(name: str, value: Any) -> tuple[str, str]:
-    """Checks a pair of texts, such as those before and after a form."""
-    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
-        raise ValueError(f"{name}={value!r}; expected two texts")
-    for text in value:
-        _check_text(name, text)
-    return value[0], value[1]
-
-
-def schema_of_response_format(value: Any) -> Mapping[str, Any] | bool | None:
-    """Returns the schema that OpenAI's `response_format` means; None for text.
-
-    Raises:
-        ValueError: it is not valid.
-    """
-    expected = (
-        'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'
-    )
-    kind = value.get("type") if isinstance(value, Mapping) else None
-    if kind not in ("text", "json_object", "json_schema"):
-        raise ValueError(f"response_format={json.dumps(value)[:60]}; {expected}")
-    inner = value.get("json_schema", {}) if kind == "json_schema" else {}
-    accepted = {"schema", "name", "description", "strict"}
-    if not isinstance(inner, Mapping) or value.keys() - {"type", "json_schema"} or inner.keys() - accepted:
-        raise ValueError(f"response_format has unknown fields; {expected}")
-    if kind != "json_schema":
-        return ANY_OBJECT if kind == "json_object" else None
-    if "schema" not in inner:
-        raise ValueError(f"response_format has no schema; {expected}")
-    return schema_at("response_format.json_schema.schema", inner["schema"])
 
 
 class _AutomatonCache:
@@ -203,7 +123,7 @@ def make_automaton(
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
     """Returns the tables of a batch, padded to `sizes`."""
-    different = list({id(one): one for one in rows if one is not None}.values())
+    different = distinct_automata(rows)
     number = {id(one): place for place, one in enumerate(different)}
     count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks
     tables = Automata(
