@@ -2,19 +2,17 @@
 
 import dataclasses
 import functools
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from eagle_jax.drafters.base import CommittedRows
 from eagle_jax.drafters.paused import Ready, Unread
 from eagle_jax.loop.active import state_at, with_rows
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import sharded
-from eagle_jax.workarounds import loop_options
 
 
 def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
@@ -29,7 +27,4 @@ def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array
     return with_rows(state, dataclasses.replace(part, draft=draft), rows)
 
 
-@functools.cache
-def compiled_catch_up() -> Any:
-    """Returns `catch_up`, jitted once per process. The state is donated: the caches are updated in place."""
-    return jax.jit(sharded(catch_up), donate_argnames=("state",), compiler_options=loop_options())
+compiled_catch_up = functools.partial(compiled, sharded(catch_up), donated="state")

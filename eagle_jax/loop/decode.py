@@ -22,6 +22,7 @@ from eagle_jax.decoding.verify import Accepted, walk
 from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.loop.active import params_at, state_at, with_rows
 from eagle_jax.loop.budget import within
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.flat_nodes import ByRequest, NodeRows, OneRow
 from eagle_jax.loop.greedy import greedy_draws, is_large
 from eagle_jax.loop.logprobs import record_logprobs
@@ -30,7 +31,6 @@ from eagle_jax.models.attention_inputs import num_valid
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
-from eagle_jax.workarounds import loop_options
 
 NO_TOKEN = -1  # drawn where no token can be
 
@@ -241,11 +241,7 @@ def advance(
     return state if rows is None else with_rows(full_state, state, rows)
 
 
-@functools.cache
-def compiled_advance() -> Any:
-    """Returns `advance`, jitted once per process. The state is donated: the caches are updated in place."""
-    fixed = ("mode", "sharding")
-    return jax.jit(advance, static_argnames=fixed, donate_argnames=("state",), compiler_options=loop_options())
+compiled_advance = functools.partial(compiled, advance, static=("mode", "sharding"), donated="state")
 
 
 def noise_after(

@@ -14,6 +14,7 @@ from eagle_jax.decoding.rows import append, take_rows
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.verify import Accepted
 from eagle_jax.drafters.base import CommittedRows, Drafter
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.decode import (
     adjust_logits,
     automaton_after,
@@ -28,7 +29,6 @@ from eagle_jax.models.cache import Cache, is_full_length_cache
 from eagle_jax.models.lm import causal
 from eagle_jax.models.target import PADDING_POSITION, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
-from eagle_jax.workarounds import loop_options
 
 
 @sharded
@@ -216,41 +216,13 @@ def _without_answers(
     )
 
 
-@functools.cache
-def compiled_prefill() -> Any:
-    """Returns `prefill`, jitted once per process; weights are arguments, never constants of the program."""
-    fixed = ("mode", "slots", "chunk", "logprobs", "sharding")
-    return jax.jit(prefill, static_argnames=fixed, compiler_options=loop_options())
-
-
-@functools.cache
-def compiled_init_prefill() -> Any:
-    """Returns `init_prefill`, jitted once per process."""
-    return jax.jit(sharded(init_prefill), static_argnames=("slots", "sharding"), compiler_options=loop_options())
-
-
-@functools.cache
-def compiled_restart_prefill() -> Any:
-    """Returns `restart_prefill`, jitted once per process. `reading` is donated: its caches are updated in place."""
-    fixed, donated = ("sharding",), ("reading",)
-    return jax.jit(
-        sharded(restart_prefill), static_argnames=fixed, donate_argnames=donated, compiler_options=loop_options()
-    )
-
-
-@functools.cache
-def compiled_read_prompts() -> Any:
-    """Returns `read_prompts`, jitted once per process. `reading` is donated: its caches are updated in place."""
-    fixed = ("chunk", "sharding")
-    options = loop_options()
-    return jax.jit(sharded(read_prompts), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
-
-
-@functools.cache
-def compiled_empty_state() -> Any:
-    """Returns `empty_state`, jitted once per process."""
-    fixed = ("slots", "logprobs", "sharding")
-    return jax.jit(sharded(empty_state), static_argnames=fixed, compiler_options=loop_options())
+compiled_prefill = functools.partial(compiled, prefill, static=("mode", "slots", "chunk", "logprobs", "sharding"))
+compiled_init_prefill = functools.partial(compiled, sharded(init_prefill), static=("slots", "sharding"))
+compiled_restart_prefill = functools.partial(compiled, sharded(restart_prefill), static="sharding", donated="reading")
+compiled_read_prompts = functools.partial(
+    compiled, sharded(read_prompts), static=("chunk", "sharding"), donated="reading"
+)
+compiled_empty_state = functools.partial(compiled, sharded(empty_state), static=("slots", "logprobs", "sharding"))
 
 
 def read_chunk(

@@ -2,19 +2,18 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.prefill import read_chunk
 from eagle_jax.loop.state import TopTokens
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.target import Target
 from eagle_jax.sharding import Sharding, constrain, sharded, top_k
 from eagle_jax.struct import pytree
-from eagle_jax.workarounds import loop_options
 
 
 @pytree
@@ -114,15 +113,7 @@ def _recorded(
     )
 
 
-@functools.cache
-def compiled_open_scores() -> Any:
-    """Returns `open_scores`, jitted once per process."""
-    fixed = ("slots", "top", "sharding")
-    return jax.jit(sharded(open_scores), static_argnames=fixed, compiler_options=loop_options())
-
-
-@functools.cache
-def compiled_score_chunks() -> Any:
-    """Returns `score_chunks`, jitted once per process. The scores are donated: their caches are written in place."""
-    fixed, options = ("chunk", "sharding"), loop_options()
-    return jax.jit(sharded(score_chunks), static_argnames=fixed, donate_argnames=("scores",), compiler_options=options)
+compiled_open_scores = functools.partial(compiled, sharded(open_scores), static=("slots", "top", "sharding"))
+compiled_score_chunks = functools.partial(
+    compiled, sharded(score_chunks), static=("chunk", "sharding"), donated="scores"
+)

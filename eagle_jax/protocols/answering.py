@@ -14,13 +14,13 @@ from eagle_jax.requests.ticket import Ticket
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answering:
-    """One request under way.
+    """A response in the making: the request, its tickets, and what every part of the response repeats.
 
     Attributes:
-        id: what its responses are called.
-        created: when, in seconds since 1970.
-        name: what the model is called, if anything.
-        call: what was asked.
+        id: id of the response.
+        created: Unix time in seconds.
+        name: name of the model, if it has one.
+        call: the request.
         tickets: for every prompt its samples, in order; OpenAI's choices.
         scores: for every prompt its own log-probabilities, where they are asked for.
     """
@@ -36,7 +36,7 @@ class Answering:
         """Returns the log-probabilities of a choice's prompt, once they are there."""
         if not self.scores:
             return None
-        _, result, _ = self.scores[index // self.call.samples].news
+        result = self.scores[index // self.call.samples].latest.result
         return None if result is None else result.prompt_logprobs
 
     def head(self, kind: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from eagle_jax.requests.request import NO_OUTPUT, PartialOutput, Request
 from eagle_jax.requests.results import Chunk, Result
@@ -30,6 +30,18 @@ def refuse_full_queue(waiting: int, more: int, places: int) -> None:
         raise QueueFull(
             f"{waiting} of {places} places in the queue are taken and {more} were asked for; ask again later"
         )
+
+
+class Answer(NamedTuple):
+    """What there is of an answer: its output so far, and its result or the error that ended it."""
+
+    output: PartialOutput = NO_OUTPUT
+    result: Result | None = None
+    error: EngineError | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.result is not None or self.error is not None
 
 
 class Ticket:
@@ -58,12 +70,12 @@ class Ticket:
         self._on_cancel = on_cancel
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], None]] = []
-        self.news: tuple[PartialOutput, Result | None, EngineError | None] = (NO_OUTPUT, None, None)
+        self.latest = Answer()
 
     @property
     def over(self) -> bool:
         """Whether there is a result, or an error."""
-        return self.news[1:] != (None, None)
+        return self.latest.is_complete
 
     def cancel(self) -> None:
         """Ends the answer where it is, with `finish_reason` "cancelled"; its place is free for others at once. Has
@@ -105,11 +117,10 @@ class Ticket:
                 await changed.wait()
 
     def _settled(self) -> Result | None:
-        """Returns the answer if it is complete; raises what ended it instead."""
-        _, result, error = self.news
-        if error is not None:
-            raise error
-        return result
+        """Returns the answer if it is complete; raises the error that ended it."""
+        if self.latest.error is not None:
+            raise self.latest.error
+        return self.latest.result
 
     def __iter__(self) -> Iterator[Chunk]:
         return chunks([self])
@@ -119,7 +130,7 @@ class Ticket:
 
     @contextlib.contextmanager
     def waking(self, waker: Callable[[], None]) -> Iterator[None]:
-        """Calls `waker` whenever there is news, on the engine's thread."""
+        """Calls `waker` after every `update`, on the engine's thread."""
         with self._lock:
             self._wakers.append(waker)
         try:
@@ -133,13 +144,14 @@ class Ticket:
         self.waited = time.perf_counter() - self.request.submitted
 
     def update(self, output: PartialOutput, result: Result | None = None, error: EngineError | None = None) -> None:
-        """Takes all there is of the answer, and wakes its readers; the engine calls it."""
+        """Takes what there is of the answer, and wakes its readers; the engine calls it."""
         now = time.perf_counter() - self.request.submitted
         if self.to_first is None and output.token_ids:
             self.to_first = now
-        if result is not None or error is not None:
+        latest = Answer(output, result, error)
+        if latest.is_complete:
             self.seconds = now
-        self.news = output, result, error
+        self.latest = latest  # after the times, which a reader of a complete answer expects
         with self._lock:
             wakers = list(self._wakers)
         for waker in wakers:
@@ -147,7 +159,7 @@ class Ticket:
 
 
 def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chunk]:
-    """Chunks of several tickets, as they come; `index` is the place in `tickets`.
+    """Yields the chunks of several tickets, as they come; `index` is the place in `tickets`.
 
     Args:
         by_step: one chunk for each step.
@@ -159,11 +171,12 @@ def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chun
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
             stack.enter_context(ticket.waking(changed.set))
-        yield from reader.new_chunks()
-        while not reader.over:
-            changed.wait()
+        while True:
             changed.clear()
             yield from reader.new_chunks()
+            if reader.over:
+                return
+            changed.wait()
 
 
 async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
@@ -172,13 +185,13 @@ async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncI
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
             stack.enter_context(ticket.waking(_threadsafe_setter(changed)))
-        for chunk in reader.new_chunks():
-            yield chunk
-        while not reader.over:
-            await changed.wait()
+        while True:
             changed.clear()
             for chunk in reader.new_chunks():
                 yield chunk
+            if reader.over:
+                return
+            await changed.wait()
 
 
 def _threadsafe_setter(changed: asyncio.Event) -> Callable[[], None]:
@@ -193,7 +206,7 @@ def _threadsafe_setter(changed: asyncio.Event) -> Callable[[], None]:
 
 
 class _Reader:
-    """Turns what is new of several tickets into chunks."""
+    """Turns new output of several tickets into chunks."""
 
     def __init__(self, tickets: Sequence[Ticket], by_step: bool):
         self._tickets, self._by_step = tickets, by_step
@@ -209,7 +222,7 @@ class _Reader:
     def new_chunks(self) -> Iterator[Chunk]:
         for ticket, streamer in zip(self._tickets, self._streamers, strict=True):
             if not streamer.finished:
-                output, result, error = ticket.news
-                if error is not None:
-                    raise error
-                yield from streamer.chunks(output, result, by_step=self._by_step)
+                latest = ticket.latest
+                if latest.error is not None:
+                    raise latest.error
+                yield from streamer.chunks(latest.output, latest.result, by_step=self._by_step)

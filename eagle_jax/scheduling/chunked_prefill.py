@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int
 
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.prefill import (
     compiled_init_prefill,
     compiled_read_prompts,
@@ -27,15 +28,14 @@ from eagle_jax.scheduling.batch_inputs import batch_inputs
 from eagle_jax.scheduling.insert import Running, insert_one
 from eagle_jax.scheduling.prefix_cache import (
     PrefixCache,
+    block_ids_of,
     compiled_put_block,
     compiled_take_block,
-    keys_of,
     state_interval,
 )
 from eagle_jax.scheduling.sizes import chunk_tokens
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.structured.table_sizes import TableSizes
-from eagle_jax.workarounds import loop_options
 
 
 class ChunkedPrefill:
@@ -54,10 +54,10 @@ class ChunkedPrefill:
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._reading = self._begin()
-        self._keys = keys_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
-        interval = state_interval(self._reading, chunk_tokens()) if self._keys else 1
-        self._with_state = prefixes.blocks_to_keep_with_state(self._keys, interval)
-        blocks = prefixes.find(self._keys)
+        self._block_ids = block_ids_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
+        interval = state_interval(self._reading, chunk_tokens()) if self._block_ids else 1
+        self._with_state = prefixes.blocks_to_keep_with_state(self._block_ids, interval)
+        blocks = prefixes.find(self._block_ids)
         for block in blocks:
             self._reading = self._timed(compiled_put_block(), self._reading, block, **self._static)
         self._read, self.unread = len(blocks), -(-len(request.prompt) // chunk_tokens()) - len(blocks)
@@ -70,10 +70,10 @@ class ChunkedPrefill:
             self._read, self.unread = self._read + 1, self.unread - 1
             inputs = (*self._inputs(), self._tokens, self._reading, jnp.asarray(self._read, jnp.int32))
             self._reading = self._timed(compiled_read_prompts(), *inputs, **self._static)
-            if self._read <= len(self._keys):
+            if self._read <= len(self._block_ids):
                 with_state = self._read in self._with_state
                 block = self._timed(compiled_take_block(), self._reading, with_state=with_state, **self._static)
-                self._prefixes.keep(self._keys[: self._read], block)
+                self._prefixes.keep(self._block_ids[: self._read], block)
         return count
 
     def insert(self, place: int) -> None:
@@ -153,8 +153,6 @@ def _first_token(
     return insert_one(batch, (params, state), place, copies_all)
 
 
-@functools.cache
-def _compiled_first_token() -> Any:
-    """Returns `_first_token`, jitted once per process. The batch is donated: its caches are written in place."""
-    static = ("mode", "logprobs", "sharding")
-    return jax.jit(sharded(_first_token), donate_argnums=0, static_argnames=static, compiler_options=loop_options())
+_compiled_first_token = functools.partial(
+    compiled, sharded(_first_token), static=("mode", "logprobs", "sharding"), donated="batch"
+)

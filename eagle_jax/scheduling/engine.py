@@ -280,7 +280,7 @@ class Engine:
         log.error("the engine failed at %d answers", len(tickets), exc_info=error)
         for ticket in tickets:
             failed = EngineError(f"the engine failed while making this answer, {in_a_line(error)}; ask again")
-            self._finish(ticket, ticket.news[0], None, failed)
+            self._finish(ticket, ticket.latest.output, None, failed)
 
     def _recover(self, error: Exception) -> None:
         """The batch is lost, and with it the answers under way; those that wait are answered by a new one."""

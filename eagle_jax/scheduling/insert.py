@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.state import BatchParams, DecodeState
 from eagle_jax.models.cache import KVState, is_full_length_cache
 from eagle_jax.sharding import Sharding, sharded
-from eagle_jax.workarounds import loop_options
 
 Running = tuple[BatchParams, DecodeState]
 
@@ -103,7 +103,4 @@ def _put_block(old: Array, new: Array, place: Int[Array, ""], start: Int[Array, 
     return jax.lax.dynamic_update_slice(old, block, (place, 0, start, 0))
 
 
-@functools.cache
-def compiled_insert() -> Any:
-    """Returns `insert`, jitted once per process. The batch is donated: its caches are written in place."""
-    return jax.jit(sharded(insert), donate_argnums=0, static_argnames="sharding", compiler_options=loop_options())
+compiled_insert = functools.partial(compiled, sharded(insert), static="sharding", donated="batch")

@@ -32,12 +32,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from eagle_jax.configs.target import LlamaConfig
+from eagle_jax.loop.compiled import compiled
 from eagle_jax.loop.state import PrefillState
 from eagle_jax.models.cache import KVState, LayerState
 from eagle_jax.requests.request import Request
 from eagle_jax.sharding import Sharding, sharded
 from eagle_jax.struct import pytree
-from eagle_jax.workarounds import loop_options
 
 PREFIX_CACHE_BYTES = 1 << 30  # default of an engine: 8,000 tokens of Llama-3.1-8B in bfloat16
 PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
@@ -59,46 +59,46 @@ class Block:
 
 
 class PrefixCache:
-    """The blocks that were used most recently.
+    """The blocks that were used last.
 
     Args:
-        budget: most bytes that they take, over all devices; 0 keeps none.
+        budget: maximum of their bytes, over all devices; 0 keeps none.
 
     Attributes:
         budget: as above; less for a while after memory was short.
-        bytes: that they take now.
+        bytes: bytes of the blocks.
     """
 
     def __init__(self, budget: int):
         self.budget, self.bytes = budget, 0
-        self._most, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
+        self._original_budget, self._largest = budget, 0  # what `budget` grows back to, and the largest block so far
         self._num_added = 0  # blocks since the budget changed
         self._blocks_until_growth = PATIENCE // 2  # the first shortage doubles it
         self._blocks: collections.OrderedDict[bytes, Block] = collections.OrderedDict()  # least recently used first
 
-    def find(self, keys: Sequence[bytes]) -> list[Block]:
-        """Returns the longest chain of blocks that a prompt with these keys can start from."""
-        chain = self._chain(keys)
+    def find(self, block_ids: Sequence[bytes]) -> list[Block]:
+        """Returns the longest chain of blocks that a prompt with these blocks can start from."""
+        chain = self._chain(block_ids)
         self._use(chain)
-        blocks = [self._blocks[key] for key in chain]
+        blocks = [self._blocks[block_id] for block_id in chain]
         with_state = [number for number, block in enumerate(blocks, start=1) if block.state is not None]
         return blocks[: max(with_state, default=0)]
 
-    def blocks_to_keep_with_state(self, keys: Sequence[bytes], interval: int) -> set[int]:
-        """Returns numbers of the blocks, counted from 1, that a prompt with these keys is to keep with their state."""
-        return {*range(interval, len(keys), interval), len(keys), len(self._chain(keys))}
+    def blocks_to_keep_with_state(self, block_ids: Sequence[bytes], interval: int) -> set[int]:
+        """Returns the numbers, from 1, of those blocks of a prompt that are to be kept with their state."""
+        return {*range(interval, len(block_ids), interval), len(block_ids), len(self._chain(block_ids))}
 
-    def keep(self, keys: Sequence[bytes], block: Block) -> None:
-        """Adds the block of `keys[-1]`, which follows those of `keys[:-1]`, and evicts the least recently used ones
-        beyond the budget.
+    def keep(self, block_ids: Sequence[bytes], block: Block) -> None:
+        """Adds the block of `block_ids[-1]`, which follows those of `block_ids[:-1]`, and evicts the least
+        recently used ones beyond the budget.
         """
-        cached = self._blocks.get(keys[-1])
+        cached = self._blocks.get(block_ids[-1])
         if cached is None or (cached.state is None and block.state is not None):
-            self._blocks[keys[-1]] = block
+            self._blocks[block_ids[-1]] = block
             self.bytes += _bytes_of(block) - (0 if cached is None else _bytes_of(cached))
             self._largest = max(self._largest, _bytes_of(block))
             self._grow_back()
-        self._use(keys)
+        self._use(block_ids)
         while self.bytes > self.budget:
             _, evicted = self._blocks.popitem(last=False)
             self.bytes -= _bytes_of(evicted)
@@ -119,25 +119,25 @@ class PrefixCache:
             self._num_added, self._blocks_until_growth = 0, 2 * self._blocks_until_growth
         self.clear()
 
-    def _chain(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Returns the keys, from the first on, whose blocks are there."""
-        return list(itertools.takewhile(self._blocks.__contains__, keys))
+    def _chain(self, block_ids: Sequence[bytes]) -> list[bytes]:
+        """Returns the leading ids whose blocks are there."""
+        return list(itertools.takewhile(self._blocks.__contains__, block_ids))
 
     def _grow_back(self) -> None:
         """Doubles a budget that was cut, up to what it was, if enough blocks were kept since."""
         self._num_added += 1
-        if self.budget < self._most and self._num_added >= self._blocks_until_growth:
-            self.budget, self._num_added = min(2 * self.budget, self._most), 0
+        if self.budget < self._original_budget and self._num_added >= self._blocks_until_growth:
+            self.budget, self._num_added = min(2 * self.budget, self._original_budget), 0
 
-    def _use(self, keys: Sequence[bytes]) -> None:
+    def _use(self, block_ids: Sequence[bytes]) -> None:
         """Marks a chain as used, its end first: a block whose predecessor is evicted could not be found."""
-        for key in reversed(keys):
-            if key in self._blocks:
-                self._blocks.move_to_end(key)
+        for block_id in reversed(block_ids):
+            if block_id in self._blocks:
+                self._blocks.move_to_end(block_id)
 
 
-def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
-    """Returns the key of each block that a prompt makes, in order: SHA-256 of the salt, the chunk size, what RoPE
+def block_ids_of(request: Request, chunk: int, config: Any) -> list[bytes]:
+    """Returns the id of each block that a prompt makes, in order: SHA-256 of the salt, the chunk size, what RoPE
     scaling depends on, and the tokens up to the one after the chunk.
 
     The chunk that holds the last token makes none, so at least one token is left to read.
@@ -146,7 +146,7 @@ def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
         chunk: tokens of a chunk.
         config: the target's.
     """
-    tokens, keys = np.asarray(request.prompt, np.int32), []
+    tokens, block_ids = np.asarray(request.prompt, np.int32), []
     salt = request.cache_salt.encode(errors="surrogatepass")
     numbers = len(salt), chunk, _rope_length(config, len(tokens))
     digest = hashlib.sha256(np.array(numbers, np.int64).tobytes() + salt)
@@ -154,8 +154,8 @@ def keys_of(request: Request, chunk: int, config: Any) -> list[bytes]:
         digest.update(tokens[end - chunk : end].tobytes())
         with_next = digest.copy()
         with_next.update(tokens[end : end + 1].tobytes())
-        keys.append(with_next.digest())
-    return keys
+        block_ids.append(with_next.digest())
+    return block_ids
 
 
 def take_block(
@@ -208,19 +208,8 @@ def state_interval(reading: PrefillState, chunk: int) -> int:
     return max(1, -(-state_bytes // max(kv_bytes, 1)))
 
 
-@functools.cache
-def compiled_take_block() -> Any:
-    """Returns `take_block`, jitted once per process."""
-    return jax.jit(
-        sharded(take_block), static_argnames=("chunk", "with_state", "sharding"), compiler_options=loop_options()
-    )
-
-
-@functools.cache
-def compiled_put_block() -> Any:
-    """Returns `put_block`, jitted once per process. `reading` is donated: its caches are updated in place."""
-    fixed, options = ("chunk", "sharding"), loop_options()
-    return jax.jit(sharded(put_block), static_argnames=fixed, donate_argnames=("reading",), compiler_options=options)
+compiled_take_block = functools.partial(compiled, sharded(take_block), static=("chunk", "with_state", "sharding"))
+compiled_put_block = functools.partial(compiled, sharded(put_block), static=("chunk", "sharding"), donated="reading")
 
 
 def _flattened(reading: PrefillState) -> tuple[list[Any], Any]:

@@ -1,4 +1,4 @@
-"""From a request to its answers: whole or as a stream, for as long as a client reads them."""
+"""Answers requests, in one response or as a stream, while the client stays connected."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from eagle_jax.serving.service import Service, Submitted
 T = TypeVar("T")
 Parse = Callable[[dict[str, Any], bool], Call]  # (body, ignore_unknown) -> Call
 
-GRACE = 30.0  # seconds that a client has to read what is left, once all answers are there
+GRACE = 30.0  # seconds that a client has to read the rest after its answers were cancelled
 MAX_HEADER_CHARS = 2000  # characters of the header that names ignored fields
 IGNORED_HEADER = "x-eagle-jax-ignored"  # names the fields of a request that were ignored
 
@@ -81,12 +81,10 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
     """Returns the header that names the fields of a request that were ignored; none if there were none."""
+    if not names:
+        return {}
     shown = ", ".join(urllib.parse.quote(name, safe=" []()$@+*;:,./") for name in names)
-    return (
-        {IGNORED_HEADER: shown if len(shown) <= MAX_HEADER_CHARS else shown[: MAX_HEADER_CHARS - 3] + "..."}
-        if names
-        else {}
-    )
+    return {IGNORED_HEADER: shown if len(shown) <= MAX_HEADER_CHARS else shown[: MAX_HEADER_CHARS - 3] + "..."}
 
 
 class EventStream(Response):
@@ -176,19 +174,20 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _events(answering: Answering, response_format: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
-    """Yields a stream's events; an error is one too, and ends it."""
+    """Yields the events of a stream; an error becomes its last event."""
     try:
         await _wait_for_scores(submitted)
         async for sent in response_format.events(answering, _chunks(answering)):
             yield sent
-    except Refused as refused:
-        yield response_format.error(refused.status, refused.body)
+        return
+    except Refused as error:
+        refused = error
     except EngineError as error:
-        yield response_format.error(500, Refused(500, str(error)).body)
+        refused = Refused(500, str(error))
     except Exception as error:
         log.exception("a stream failed")
-        failed = Refused(500, f"the server failed while making this answer ({type(error).__name__})")
-        yield response_format.error(500, failed.body)
+        refused = Refused(500, f"the server failed while making this answer ({type(error).__name__})")
+    yield response_format.error(refused.status, refused.body)
 
 
 async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:

@@ -103,7 +103,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _answered(self, name: str, ticket: Ticket) -> None:
-        _, result, _ = ticket.news
+        result = ticket.latest.result
         self._answers.labels(name, "error" if result is None else result.finish_reason).inc()
         for histogram, seconds in (
             (self._waited, ticket.waited),

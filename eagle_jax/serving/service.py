@@ -42,7 +42,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Submitted:
-    """What one request waits for.
+    """The tickets of one request.
 
     Attributes:
         tickets: for every prompt its samples, in order; OpenAI's choices.
@@ -55,7 +55,7 @@ class Submitted:
 
     @property
     def all_tickets(self) -> list[Ticket]:
-        """All of them."""
+        """`tickets` and `scores`."""
         return [*self.tickets, *self.scores]
 
 

@@ -15,7 +15,7 @@ from eagle_jax.configs.target import ByLayer, DeltaNet, LlamaConfig, Rope
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.scheduling import chunked_prefill, programs
-from eagle_jax.scheduling.prefix_cache import PrefixCache, keys_of
+from eagle_jax.scheduling.prefix_cache import PrefixCache, block_ids_of
 from eagle_jax.testing import synthetic_pair
 
 CONFIGS: dict[str, LlamaConfig] = {
@@ -82,7 +82,7 @@ def test_a_state_is_kept_at_some_blocks_and_where_prompts_part():
         assert found == cached
         prefix.assert_same(reused, whole)
         blocks = [
-            prefixes._blocks[key] for key in keys_of(prefix.request_of(first), prefix.CHUNK, CONFIGS["recurrent"])
+            prefixes._blocks[key] for key in block_ids_of(prefix.request_of(first), prefix.CHUNK, CONFIGS["recurrent"])
         ]
         assert {number for number, block in enumerate(blocks, start=1) if block.state is not None} == states
     held = jax.tree.leaves(list(prefixes._blocks.values()))

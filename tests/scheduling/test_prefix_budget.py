@@ -7,7 +7,7 @@ from eagle_jax.scheduling.prefix_cache import PATIENCE, Block, PrefixCache
 
 RNG = np.random.default_rng(0)
 NUMBER = jnp.zeros(1, jnp.int32)
-BLOCK = Block(NUMBER[0], slots=(), state=(NUMBER, NUMBER, NUMBER))
+BLOCK = Block(NUMBER[0], kv=(), state=(NUMBER, NUMBER, NUMBER))
 SIZE = 16  # bytes of it
 
 

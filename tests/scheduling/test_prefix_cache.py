@@ -26,7 +26,7 @@ from eagle_jax.scheduling import chunked_prefill, programs, scheduler
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape
 from eagle_jax.scheduling.chunked_prefill import ChunkedPrefill
-from eagle_jax.scheduling.prefix_cache import PrefixCache, keys_of
+from eagle_jax.scheduling.prefix_cache import PrefixCache, block_ids_of
 from eagle_jax.scheduling.recorder import Recorder
 from eagle_jax.sharding import sharding_of, to_host
 from eagle_jax.testing import synthetic_head3, synthetic_hydra, synthetic_pair
@@ -179,7 +179,7 @@ def test_a_block_of_other_tokens_would_be_seen_and_is_not_found():
     assert found == 0
     assert_same(reused, whole)
 
-    keys = [keys_of(request_of(each), CHUNK, WIDE) for each in (prompt, other)]
+    keys = [block_ids_of(request_of(each), CHUNK, WIDE) for each in (prompt, other)]
     for key, wrong in zip(*keys, strict=True):
         prefixes._blocks[key] = prefixes._blocks[wrong]
     found, spoiled = read(batch, prompt, prefixes)
