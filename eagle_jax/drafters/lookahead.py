@@ -159,10 +159,12 @@ def _remember(
     earlier = jnp.tril(jnp.ones((keys.shape[1],) * 2, bool), -1)[None]
     same_key = keys[:, :, None] == keys[:, None, :]
     same = same_key & jnp.all(ngrams[:, :, None] == ngrams[:, None, :], axis=3)
+    # new: valid, not in the pool, and unlike the new ones before it
     stored = jnp.take_along_axis(state.pool, keys[:, :, None, None], axis=1)
     new = is_valid & ~jnp.any(jnp.all(stored == ngrams[:, :, None], axis=3), axis=2)
     new &= ~jnp.any(same & earlier & new[:, None, :], axis=2)
 
+    # the places of a key are a ring: new n-grams take the next ones in turn
     others = same_key & new[:, None, :]
     num_earlier = jnp.sum(others & earlier, axis=2, dtype=jnp.int32)
     num_later = jnp.sum(others & earlier.swapaxes(1, 2), axis=2, dtype=jnp.int32)

@@ -57,9 +57,9 @@ def prefill(
             theirs.
         sharding: where everything lies when there are several devices; used by the decorator `sharded`.
     """
-    reading = init_prefill(target, drafter, params, slots=slots)
-    reading = read_prompts(target, drafter, params, tokens, reading, chunk=chunk)
-    return first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
+    progress = init_prefill(target, drafter, params, slots=slots)
+    progress = read_prompts(target, drafter, params, tokens, progress, chunk=chunk)
+    return first_tokens(target, drafter, params, tokens, progress, mode=mode, logprobs=logprobs)
 
 
 def init_prefill(
@@ -71,25 +71,25 @@ def init_prefill(
     cache = dataclasses.replace(cache, rope_length=jnp.asarray(params.prompt_length))
     cache, draft = constrain((cache, drafter.init(target, batch, slots)))
     return PrefillState(
-        chunks=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch)
+        num_chunks_read=jnp.zeros((), jnp.int32), cache=cache, draft=draft, last=_last_rows(target, drafter, batch)
     )
 
 
 def restart_prefill(
-    target: Target, drafter: Drafter, params: BatchParams, reading: PrefillState, *, sharding: Sharding | None = None
+    target: Target, drafter: Drafter, params: BatchParams, progress: PrefillState, *, sharding: Sharding | None = None
 ) -> PrefillState:
     """Returns what `init_prefill` does, in the KV arrays of an earlier `PrefillState` instead of zeros; what they hold
     is never read.
     """
-    fresh = init_prefill(target, drafter, params, slots=reading.cache.slots)
+    fresh = init_prefill(target, drafter, params, slots=progress.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:
-        if not is_full_length_cache(old, reading.cache.slots):
+        if not is_full_length_cache(old, progress.cache.slots):
             return new
         pairs = zip(old.layers, new.layers, strict=True)
         return dataclasses.replace(new, layers=tuple(old if old.by_position else new for old, new in pairs))
 
-    return jax.tree.map(keep, reading, fresh, is_leaf=lambda node: isinstance(node, Cache))
+    return jax.tree.map(keep, progress, fresh, is_leaf=lambda node: isinstance(node, Cache))
 
 
 def read_prompts(
@@ -97,7 +97,7 @@ def read_prompts(
     drafter: Drafter,
     params: BatchParams,
     tokens: Int[Array, "b t"],
-    reading: PrefillState,
+    progress: PrefillState,
     until: Int[Array, ""] | None = None,
     *,
     chunk: int,
@@ -106,12 +106,12 @@ def read_prompts(
     """Reads on to the end of the longest prompt, or until `until` chunks are read."""
     lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
 
-    def unread(reading: PrefillState) -> Bool[Array, ""]:
-        left = reading.chunks * chunk < jnp.max(lengths)
-        return left if until is None else left & (reading.chunks < until)
+    def unread(progress: PrefillState) -> Bool[Array, ""]:
+        left = progress.num_chunks_read * chunk < jnp.max(lengths)
+        return left if until is None else left & (progress.num_chunks_read < until)
 
-    def read(reading: PrefillState) -> PrefillState:
-        index, cache, draft = reading.chunks, reading.cache, reading.draft
+    def read(progress: PrefillState) -> PrefillState:
+        index, cache, draft = progress.num_chunks_read, progress.cache, progress.draft
         start = jnp.full(batch, index * chunk, jnp.int32)
         chunk_tokens = jax.lax.dynamic_slice_in_dim(tokens, index * chunk, chunk + 1, axis=1)
         output, cache = read_chunk(target, chunk_tokens[:, :chunk], start, lengths, cache, drafter.taps)
@@ -129,10 +129,10 @@ def read_prompts(
         rows = (output.hidden, *output.taps)
         at = jnp.clip(lengths - 1 - start, 0, chunk - 1)[:, None]
         ends = ((lengths - 1) // chunk == index)[:, None, None]
-        last = tuple(jnp.where(ends, take_rows(row, at), old) for row, old in zip(rows, reading.last, strict=True))
-        return PrefillState(chunks=index + 1, cache=cache, draft=draft, last=last)
+        last = tuple(jnp.where(ends, take_rows(row, at), old) for row, old in zip(rows, progress.last, strict=True))
+        return PrefillState(num_chunks_read=index + 1, cache=cache, draft=draft, last=last)
 
-    return jax.lax.while_loop(unread, read, reading)
+    return jax.lax.while_loop(unread, read, progress)
 
 
 def first_tokens(
@@ -140,14 +140,14 @@ def first_tokens(
     drafter: Drafter,
     params: BatchParams,
     tokens: Int[Array, "b t"],
-    reading: PrefillState,
+    progress: PrefillState,
     *,
     mode: Sampling,
     logprobs: int,
 ) -> DecodeState:
     """Draws each row's first token, once its prompt is read."""
     params = params.for_mode(mode)
-    lengths, last = jnp.asarray(params.prompt_length), reading.last
+    lengths, last = jnp.asarray(params.prompt_length), progress.last
     logits = target.logits(last[0])
     noise = noise_after(target, params, lengths - 1, 1, mode)
     automaton_start = jnp.zeros_like(lengths)
@@ -163,8 +163,8 @@ def first_tokens(
         taps=tuple(last[1:]),
     )
     stopped = is_stop(drawn, params)[:, 0]
-    draft = drafter.observe(target, reading.draft, observed)
-    state = _without_answers(tokens, reading.cache, draft, logprobs, target.config.vocab_size)
+    draft = drafter.observe(target, progress.draft, observed)
+    state = _without_answers(tokens, progress.cache, draft, logprobs, target.config.vocab_size)
     accepted = Accepted(nodes=jnp.zeros_like(drawn), draws=drawn, count=jnp.ones_like(lengths))
     logprobs_so_far, top = record_logprobs(state, logits, drawn, lengths, params.top_logprobs, lengths > 0, mode)
     return dataclasses.replace(
@@ -190,8 +190,8 @@ def empty_state(
     sharding: Sharding | None = None,
 ) -> DecodeState:
     """Returns the state of an empty batch: every row counts as done, so its place is free."""
-    reading = init_prefill(target, drafter, params, slots=slots)
-    return _without_answers(tokens, reading.cache, reading.draft, logprobs, target.config.vocab_size)
+    progress = init_prefill(target, drafter, params, slots=slots)
+    return _without_answers(tokens, progress.cache, progress.draft, logprobs, target.config.vocab_size)
 
 
 def _without_answers(
@@ -218,9 +218,9 @@ def _without_answers(
 
 compiled_prefill = functools.partial(compiled, prefill, static=("mode", "slots", "chunk", "logprobs", "sharding"))
 compiled_init_prefill = functools.partial(compiled, sharded(init_prefill), static=("slots", "sharding"))
-compiled_restart_prefill = functools.partial(compiled, sharded(restart_prefill), static="sharding", donated="reading")
+compiled_restart_prefill = functools.partial(compiled, sharded(restart_prefill), static="sharding", donated="progress")
 compiled_read_prompts = functools.partial(
-    compiled, sharded(read_prompts), static=("chunk", "sharding"), donated="reading"
+    compiled, sharded(read_prompts), static=("chunk", "sharding"), donated="progress"
 )
 compiled_empty_state = functools.partial(compiled, sharded(empty_state), static=("slots", "logprobs", "sharding"))
 

@@ -21,14 +21,14 @@ class PromptScores:
     """Prompts that are being scored (b rows, t text slots). Position 0, which nothing comes before, has no score.
 
     Attributes:
-        chunks: how many were read.
-        cache: the target's K/V of what was read.
+        num_chunks_read: chunks of the longest prompt that were read.
+        cache: the target's K/V of the tokens that were read.
         logprobs: log softmax(logits)[token] of the token at each position.
-        ranks: one more than the number of tokens that are likelier there; 1 is the likeliest.
+        ranks: 1 plus the number of tokens that are likelier at that position.
         top: the likeliest tokens at each position; None when not asked for.
     """
 
-    chunks: Int[Array, ""]
+    num_chunks_read: Int[Array, ""]
     cache: Cache
     logprobs: Float[Array, "b t"]
     ranks: Int[Array, "b t"]
@@ -48,7 +48,7 @@ def open_scores(
     empty = target.empty_cache(tokens.shape[0], slots)
     places = (*tokens.shape, top)
     return PromptScores(
-        chunks=jnp.zeros((), jnp.int32),
+        num_chunks_read=jnp.zeros((), jnp.int32),
         cache=dataclasses.replace(empty, rope_length=jnp.asarray(lengths)),
         logprobs=jnp.zeros(tokens.shape, jnp.float32),
         ranks=jnp.zeros(tokens.shape, jnp.int32),
@@ -73,10 +73,10 @@ def score_chunks(
     """
 
     def unread(scores: PromptScores) -> Bool[Array, ""]:
-        return (scores.chunks * chunk < jnp.max(lengths)) & (scores.chunks < until)
+        return (scores.num_chunks_read * chunk < jnp.max(lengths)) & (scores.num_chunks_read < until)
 
     def score(scores: PromptScores) -> PromptScores:
-        begin = scores.chunks * chunk
+        begin = scores.num_chunks_read * chunk
         start = jnp.full(tokens.shape[0], begin, jnp.int32)
         rows = jax.lax.dynamic_slice_in_dim(tokens, begin, chunk + 1, axis=1)
         output, cache = read_chunk(target, rows[:, :chunk], start, lengths, scores.cache, ())
@@ -105,7 +105,7 @@ def _recorded(
         # subtracted as of the token itself: where it is the likeliest, both are the same number
         top = TopTokens(put(top.ids, ids), put(top.logprobs, values - total))
     return PromptScores(
-        chunks=scores.chunks + 1,
+        num_chunks_read=scores.num_chunks_read + 1,
         cache=constrain(cache),
         logprobs=put(scores.logprobs, (chosen - total)[:, :, 0]),
         ranks=put(scores.ranks, 1 + jnp.sum(logits > chosen, axis=-1, dtype=jnp.int32)),

@@ -45,16 +45,16 @@ class BatchParams:
 
 @pytree
 class PrefillState:
-    """Prompts on their way into the caches (b rows, h hidden size).
+    """The state of a prefill under way (b rows, h hidden size).
 
     Attributes:
-        chunks: of the longest prompt, how many were read; shorter ones end earlier.
-        cache: the target's K/V of what was read.
+        num_chunks_read: chunks of the longest prompt that were read; shorter prompts end earlier.
+        cache: the target's K/V of the tokens that were read.
         draft: the drafter's own state.
-        last: final hidden state and taps of each prompt's last token, once that was read.
+        last: final hidden state and taps of each prompt's last token, after it was read.
     """
 
-    chunks: Int[Array, ""]
+    num_chunks_read: Int[Array, ""]
     cache: Cache
     draft: Any
     last: tuple[Float[Array, "b 1 h"], ...]

@@ -53,13 +53,13 @@ class ChunkedPrefill:
         self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
         self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
-        self._reading = self._begin()
+        self._progress = self._begin()
         self._block_ids = block_ids_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
-        interval = state_interval(self._reading, chunk_tokens()) if self._block_ids else 1
+        interval = state_interval(self._progress, chunk_tokens()) if self._block_ids else 1
         self._with_state = prefixes.blocks_to_keep_with_state(self._block_ids, interval)
         blocks = prefixes.find(self._block_ids)
         for block in blocks:
-            self._reading = self._timed(compiled_put_block(), self._reading, block, **self._static)
+            self._progress = self._timed(compiled_put_block(), self._progress, block, **self._static)
         self._read, self.unread = len(blocks), -(-len(request.prompt) // chunk_tokens()) - len(blocks)
         self._row.cached_tokens = len(blocks) * chunk_tokens()
 
@@ -68,11 +68,11 @@ class ChunkedPrefill:
         count = min(chunks, self.unread)
         for _ in range(count):
             self._read, self.unread = self._read + 1, self.unread - 1
-            inputs = (*self._inputs(), self._tokens, self._reading, jnp.asarray(self._read, jnp.int32))
-            self._reading = self._timed(compiled_read_prompts(), *inputs, **self._static)
+            inputs = (*self._inputs(), self._tokens, self._progress, jnp.asarray(self._read, jnp.int32))
+            self._progress = self._timed(compiled_read_prompts(), *inputs, **self._static)
             if self._read <= len(self._block_ids):
                 with_state = self._read in self._with_state
-                block = self._timed(compiled_take_block(), self._reading, with_state=with_state, **self._static)
+                block = self._timed(compiled_take_block(), self._progress, with_state=with_state, **self._static)
                 self._prefixes.keep(self._block_ids[: self._read], block)
         return count
 
@@ -87,25 +87,25 @@ class ChunkedPrefill:
             *self._inputs()[:2],
             self._asked,
             self._tokens,
-            self._reading,
+            self._progress,
         )
         batch.params, batch.state = self._timed(_compiled_first_token(), *inputs, **self._first_static)
         batch.failed_places.discard(place)
         batch.rows[place] = self._row
         batch.poll()
-        batch.spare = None if self._row.failed else self._reading
+        batch.spare = None if self._row.failed else self._progress
 
     def preparation(self, sizes: TableSizes) -> Callable[[], None]:
         """Returns a function that compiles the program of `insert` for tables of these sizes, on any thread, while the
         batch goes on. It holds no cache.
         """
         batch, request, static = self._batch, self._row.request, self._first_static
-        running, reading = programs.shapes_of(((batch.params, batch.state), self._reading))
+        running, progress = programs.shapes_of(((batch.params, batch.state), self._progress))
         models, tokens, at = self._inputs()[:2], self._tokens, (jnp.zeros((), jnp.int32), jnp.asarray(False))
 
         def compile_program() -> None:
             params, _ = batch_inputs(batch.model, batch.drafter, [request], batch.shape, [sizes])
-            programs.ready(_compiled_first_token(), running, *at, *models, params, tokens, reading, **static)
+            programs.ready(_compiled_first_token(), running, *at, *models, params, tokens, progress, **static)
 
         return compile_program
 
@@ -142,14 +142,14 @@ def _first_token(
     drafter: Drafter,
     params: BatchParams,
     tokens: Int[Array, "b t"],
-    reading: PrefillState,
+    progress: PrefillState,
     *,
     mode: Sampling,
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> Running:
     """Returns the batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
-    state = first_tokens(target, drafter, params, tokens, reading, mode=mode, logprobs=logprobs)
+    state = first_tokens(target, drafter, params, tokens, progress, mode=mode, logprobs=logprobs)
     return insert_one(batch, (params, state), place, copies_all)
 
 

@@ -159,26 +159,26 @@ def block_ids_of(request: Request, chunk: int, config: Any) -> list[bytes]:
 
 
 def take_block(
-    reading: PrefillState, *, chunk: int, with_state: bool = True, sharding: Sharding | None = None
+    progress: PrefillState, *, chunk: int, with_state: bool = True, sharding: Sharding | None = None
 ) -> Block:
     """Returns the block of the chunk that was read last, of the first row."""
-    nodes, _ = _flattened(reading)
-    start = (reading.chunks - 1) * chunk
+    nodes, _ = _flattened(progress)
+    start = (progress.num_chunks_read - 1) * chunk
 
     def cut(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x[:1], start, chunk, axis=2)
 
     kv = tuple(jax.tree.map(cut, node) for node in nodes if isinstance(node, KVState))
     others = tuple(node[:1] if node.ndim else node for node in nodes if not isinstance(node, KVState))
-    return Block(num_chunks=reading.chunks, kv=kv, state=others if with_state else None)
+    return Block(num_chunks=progress.num_chunks_read, kv=kv, state=others if with_state else None)
 
 
-def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
-    """Writes the block into row 0 of `reading`, as if its chunk had just been read. The blocks before it must be there.
+def put_block(progress: PrefillState, block: Block, *, chunk: int, sharding: Sharding | None = None) -> PrefillState:
+    """Writes a block into row 0 of `progress`, as if its chunk had just been read; the blocks before it must be there.
 
     A block without state only fills KV slots; a later block of the chain must bring the state.
     """
-    nodes, structure = _flattened(reading)
+    nodes, structure = _flattened(progress)
     start = (block.num_chunks - 1) * chunk
     kv, state = iter(block.kv), None if block.state is None else iter(block.state)
 
@@ -192,31 +192,31 @@ def put_block(reading: PrefillState, block: Block, *, chunk: int, sharding: Shar
         return jax.lax.dynamic_update_slice_in_dim(old, new, 0, axis=0) if old.ndim else new
 
     filled = jax.tree.unflatten(structure, [put(node) for node in nodes])
-    cache = dataclasses.replace(filled.cache, rope_length=reading.cache.rope_length)  # this prompt's, not the block's
+    cache = dataclasses.replace(filled.cache, rope_length=progress.cache.rope_length)  # this prompt's, not the block's
     return dataclasses.replace(filled, cache=cache)
 
 
-def state_interval(reading: PrefillState, chunk: int) -> int:
+def state_interval(progress: PrefillState, chunk: int) -> int:
     """Returns k: the recurrent state is kept with every k-th block, so that states take no more memory than keys and
     values. 1 if there is no recurrent state.
     """
     is_state = lambda node: isinstance(node, LayerState)  # noqa: E731
-    layers = [node for node in jax.tree.leaves(reading, is_leaf=is_state) if is_state(node)]
-    by_position = {id(node) for node in _flattened(reading)[0] if isinstance(node, KVState)}
+    layers = [node for node in jax.tree.leaves(progress, is_leaf=is_state) if is_state(node)]
+    by_position = {id(node) for node in _flattened(progress)[0] if isinstance(node, KVState)}
     kv_bytes = sum(_row_bytes(layer) * chunk // layer.slots for layer in layers if id(layer) in by_position)
     state_bytes = sum(_row_bytes(layer) for layer in layers if not layer.by_position)
     return max(1, -(-state_bytes // max(kv_bytes, 1)))
 
 
 compiled_take_block = functools.partial(compiled, sharded(take_block), static=("chunk", "with_state", "sharding"))
-compiled_put_block = functools.partial(compiled, sharded(put_block), static=("chunk", "sharding"), donated="reading")
+compiled_put_block = functools.partial(compiled, sharded(put_block), static=("chunk", "sharding"), donated="progress")
 
 
-def _flattened(reading: PrefillState) -> tuple[list[Any], Any]:
+def _flattened(progress: PrefillState) -> tuple[list[Any], Any]:
     """Flattens the state, full-length KV caches kept whole and everything else as arrays; also returns the structure.
     A drafter's shorter caches come apart into arrays.
     """
-    return jax.tree.flatten(reading, lambda node: isinstance(node, KVState) and node.slots >= reading.cache.slots)
+    return jax.tree.flatten(progress, lambda node: isinstance(node, KVState) and node.slots >= progress.cache.slots)
 
 
 def _row_bytes(layer: LayerState) -> int:

@@ -107,7 +107,7 @@ class Scoring:
         count = min(chunks, self.unread)
         self._read, self.unread = self._read + count, self.unread - count
         self._scores, _ = programs.call(*self._call(self._read), **self._static)
-        self._scores.chunks.block_until_ready()
+        self._scores.num_chunks_read.block_until_ready()
         return count
 
     def results(self) -> list[PromptLogprobs]:

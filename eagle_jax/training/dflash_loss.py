@@ -29,6 +29,7 @@ from eagle_jax.training.loss_parts import (
     d_pace_weights,
     mean,
     next_tokens,
+    noisy,
     overlap,
     parts_of,
     stacked,
@@ -65,11 +66,7 @@ def dflash_loss(
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
     if objective.noise:
         keys = jax.random.split(noise_key, len(taps))
-        width = objective.noise
-        taps = [
-            tap + jax.random.uniform(key, tap.shape, minval=-width, maxval=width)
-            for tap, key in zip(taps, keys, strict=True)
-        ]
+        taps = [noisy(tap, key, objective.noise) for tap, key in zip(taps, keys, strict=True)]
     over_text = functools.partial(head.over_text, target, depth=steps)
     slots = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors)
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.training.loss import drafted_slots_mask
-from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
+from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, noisy, parts_of, weighted
 from eagle_jax.training.objective import Objective
 
 
@@ -44,9 +44,7 @@ def heads_loss(
     embeddings = target.embed(tokens[:, 1:])
     hidden = features.astype(jnp.float32)
     truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
-    read = hidden[:, :-1]
-    if objective.noise:
-        read = read + jax.random.uniform(key, read.shape, minval=-objective.noise, maxval=objective.noise)
+    read = noisy(hidden[:, :-1], key, objective.noise)
 
     def part(level: int, x: Float[Array, "b m w"]) -> Parts:
         # at slot i + level the truth and the mask are those of a draft step that began `level` slots before

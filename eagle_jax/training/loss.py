@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
 from eagle_jax.training.earlier_steps import sight, with_step
-from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
+from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, noisy, parts_of, weighted
 from eagle_jax.training.objective import Objective
 
 
@@ -52,10 +52,7 @@ def loss(
     embeddings = head.embed(target, tokens[:, 1:])
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
     truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
-    entering = head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps))
-    if objective.noise:
-        entering = entering + jax.random.uniform(key, entering.shape, minval=-objective.noise, maxval=objective.noise)
-
+    entering = noisy(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), key, objective.noise)
     if objective.feature_weight and head.guess(entering) is None:
         raise ValueError(
             f"feature_weight={objective.feature_weight} with a head of another width than its target; expected 0: its "

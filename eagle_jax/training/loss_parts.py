@@ -46,10 +46,10 @@ class Report:
 def weighted(
     parts: Sequence[Parts], objective: Objective, counts: Float[Array, "steps"] | None = None
 ) -> tuple[Float[Array, ""], Report]:
-    """Returns the loss out of its parts by draft step, each weighing `objective.decay` times the one before; and these.
+    """Returns the weighted loss, each draft step weighing `objective.decay` times the one before, and the report.
 
     Args:
-        counts: slots of each step, for all slots to weigh alike; None lets steps weigh alike. Both before `decay`.
+        counts: slots of each step: all slots then have the same weight, before `decay`; None gives steps the same.
     """
     if objective.position_weights != "decay":
         raise ValueError(
@@ -64,6 +64,11 @@ def weighted(
         if getattr(report, name) is not None:
             per_step = per_step + getattr(objective, f"{name}_weight") * getattr(report, name)
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
+
+
+def noisy(values: Array, key: jax.Array, width: float) -> Array:
+    """Adds uniform noise from -width to width; none for a width of 0."""
+    return values + jax.random.uniform(key, values.shape, minval=-width, maxval=width) if width else values
 
 
 def stacked(parts: Sequence[Parts]) -> Report:

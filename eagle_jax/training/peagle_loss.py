@@ -1,4 +1,4 @@
-"""What a P-EAGLE head is trained on: the target's next-token distribution at rows of text and at mask rows after it.
+"""The loss of a P-EAGLE head: it learns the target's next-token distribution at rows of text and at mask rows.
 
 The rows of text are EAGLE-3's: slot i holds a feature of token i and the embedding of token i + 1, and guesses token
 i + 2. Some of them, the anchors, are followed by mask rows, as the last row of the text is when drafting: the row of
@@ -28,7 +28,7 @@ from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 from eagle_jax.training.dflash_loss import choose_anchors
 from eagle_jax.training.loss import drafted_slots_mask
-from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, parts_of, weighted
+from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, noisy, parts_of, weighted
 from eagle_jax.training.objective import Objective
 
 
@@ -37,9 +37,9 @@ class Sample:
     """The rows of a pass, depth after depth: all slots of the text, then the mask rows.
 
     Attributes:
-        anchor, depth: of each row; it stands at slot `anchor + depth`.
+        anchor, depth: anchor and depth of each row, which stands at slot `anchor + depth`.
         chosen: whether the row takes part; the others are padding.
-        sizes: rows of each depth.
+        sizes: number of rows of each depth.
     """
 
     anchor: Int[Array, "b r"]
@@ -79,17 +79,15 @@ def peagle_loss(
     sample_key, noise_key = jax.random.split(key)
     sample = choose_rows(answer, steps, objective, sample_key)
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
-    entering = head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps))
-    if objective.noise:
-        width = objective.noise
-        entering = entering + jax.random.uniform(noise_key, entering.shape, minval=-width, maxval=width)
+    entering = noisy(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), noise_key, objective.noise)
     out = (jax.checkpoint(_outputs) if remat else _outputs)(head, target, tokens, entering, sample)
 
-    truth, parts, counts, first = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:]), [], [], 0
+    truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
+    parts, counts, first = [], [], 0
     for depth, size in enumerate(sample.sizes):
         rows = slice(first, first + size)
         at, first = sample.anchor[:, rows] + depth, first + size
-        clipped = jnp.minimum(at, slots - 1)  # a row after the text counts for nothing
+        clipped = jnp.minimum(at, slots - 1)  # rows after the text are masked
         mask = (
             sample.chosen[:, rows]
             & (at < slots)

@@ -94,7 +94,7 @@ def read(batch: Batch, prompt: list[int], prefixes: PrefixCache, salt: str = "")
     """Tokens that were not read anew, and all that is there of a prompt once it is read."""
     prefill = ChunkedPrefill(batch, request_of(prompt, salt), prefixes)
     prefill.read(prefill.unread)
-    first_row = jax.tree.map(lambda leaf: leaf[:1] if leaf.ndim else leaf, to_host(prefill._reading))
+    first_row = jax.tree.map(lambda leaf: leaf[:1] if leaf.ndim else leaf, to_host(prefill._progress))
     return prefill._row.cached_tokens, first_row  # a mesh's other rows are padding
 
 
