@@ -24,7 +24,7 @@ class Automata:
 
     Attributes:
         of_row: the automaton of each row; -1 is none.
-        token_class: of each token.
+        token_class: class of each token.
         next: the state after a token of a class.
         mask_of_state: which mask a state has.
         masks: bit i % 32 of word i // 32 is set if token i is allowed.
@@ -80,10 +80,10 @@ class Automata:
 
 @pytree
 class Guide:
-    """What a drafter needs to leave out guesses that the automata do not allow.
+    """The automata of a batch and their states, with which a drafter leaves out guesses that are not allowed.
 
     Attributes:
-        automata: of the batch.
+        automata: the batch's automata.
         root: the state after the root of each row's tree.
     """
 

@@ -35,7 +35,7 @@ class LogitsParams:
         presence: subtracted from tokens that are in the answer.
         min_tokens: tokens of the answer before which no stop token may come.
         bad_words: token sequences that must not come, each padded with -1 on the left.
-        automata: of structured output; what they forbid goes before everything else. None if no row has one.
+        automata: automata of structured output; their bans override everything else. None if no row has one.
     """
 
     bias: Float[Array | np.ndarray, "b v"]
@@ -62,10 +62,10 @@ class Prefix:
     Attributes:
         tokens: prompt and answer by absolute position.
         count: how many of them there are; the last one is the tree's root.
-        prompt_length: how many are the prompt.
+        prompt_length: how many of them belong to the prompt.
         nodes: tokens of the tree's nodes.
-        ancestors: of each node, as `Tree.ancestors` has them.
-        states: of the row's automaton after each node; None without automata.
+        ancestors: `Tree.ancestors`.
+        states: state of the row's automaton after each node; None without automata.
     """
 
     tokens: Int[Array, "b t"]

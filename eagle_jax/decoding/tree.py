@@ -13,11 +13,11 @@ WRITTEN_OUT = 16  # nodes of trees whose matrix products are
 
 @dataclasses.dataclass(frozen=True)
 class TreeShape:
-    """How much room a drafter's trees take. Static: hashable, known when compiling.
+    """The size of a drafter's trees. Static: hashable, known when compiling.
 
     Attributes:
         nodes: nodes of every tree, root included: rows of the target's forward pass.
-        depth: depth that no drafted node exceeds.
+        depth: maximum depth of a drafted node.
     """
 
     nodes: int

@@ -1,4 +1,4 @@
-"""What a drafter is: it can make decoding faster, never different."""
+"""The interface of drafters: one can make decoding faster, never different."""
 
 import abc
 import dataclasses
@@ -20,14 +20,14 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class View:
-    """What a drafter may look at when it proposes.
+    """The inputs of `Drafter.propose`.
 
     Attributes:
         tokens: prompt and answer so far, by absolute position; everything up to `length` (the root) is known.
         length: committed tokens per row, hence the root's position.
         noise: row i is the noise of the token at depth i + 1 of the tree; None when every request is greedy.
         settings: how each request draws its tokens.
-        adjustment: what is done to the target's logits after the root; None if nothing is.
+        adjustment: adjusts the target's logits after the root; None if no request asks for it.
         guide: which tokens each answer's automaton allows; None together with `adjustment`.
         calibration: how likely guesses are to be accepted; None where nothing is known.
     """
@@ -52,12 +52,12 @@ class View:
 
 @pytree
 class Verification:
-    """What one target pass made of a whole tree, rejected nodes included.
+    """The target's outputs for a whole tree, rejected nodes included.
 
     Attributes:
-        tree: what was proposed.
-        logits: the target's, at every node.
-        draws: the token it drew after every node.
+        tree: the tree that was proposed.
+        logits: the target's logits at every node.
+        draws: the token that the target drew after every node.
     """
 
     tree: Tree

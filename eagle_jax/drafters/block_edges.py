@@ -20,7 +20,7 @@ from eagle_jax.drafters import guided
 from eagle_jax.drafters.base import View
 from eagle_jax.models.dflash import BlockOutput, DFlash
 
-# scores(logits[b f d], depth, part) of tokens below nodes at `depth`; `part` picks those that the logits are of out of
+# scores(logits[b f d], depth, part) of tokens below nodes at `depth`; `part` picks the drafted tokens' values from
 # values over the target's vocabulary.
 ScoresOf = Callable[[Array, int, Callable[[Array], Array]], Scores]
 
@@ -49,8 +49,8 @@ def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput
 def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
     """Returns a tree in the draft vocabulary, of the slots' best tokens, by the selector.
 
-    They are the best without noise at any temperature, since the selector has learnt to compare these alone: among the
-    best with noise are rare tokens, of which it knows nothing.
+    They are the best without noise at any temperature: with noise there are rare tokens among the best, which the
+    selector has not learnt to compare.
     """
     logits = slots.logits[:, : policy.depth]
     if view.adjustment is not None:
@@ -95,10 +95,10 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
 def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:
     """Drops the nodes that the head takes to be accepted with a probability below `least`, and all nodes below them.
 
-    Of a chain it is what stands before the first such node, as in DSpark.
+    A chain is cut before the first such node, as in DSpark.
 
     Args:
-        tree: of target ids.
+        tree: a tree of target ids.
     """
     before = jnp.take_along_axis(tree.tokens, jnp.maximum(tree.parent, 0), axis=1)
     slot = jnp.maximum(depth_below(tree.ancestors) - 1, 0)

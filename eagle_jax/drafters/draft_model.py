@@ -27,7 +27,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class DraftModelState:
-    """What the small model remembers.
+    """The state of the small model.
 
     Attributes:
         cache: its K/V. The root's is there too, after the committed tokens, and not counted.
@@ -45,7 +45,7 @@ class DraftModel(Drafter):
     Attributes:
         model: the small model; its token ids mean what the target's do.
         policy: which nodes to expand and which to keep.
-        coupled: as in `Eagle`.
+        coupled: see `Eagle`.
     """
 
     model: LM

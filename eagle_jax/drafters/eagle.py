@@ -27,7 +27,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class EagleState:
-    """What the head remembers of the true text.
+    """The head's state after the true text.
 
     Attributes:
         cache: the head's K/V of slots made of true features; draft rows never enter.

@@ -27,8 +27,8 @@ def grow(
     """Runs `policy.grow` below the roots, with scores only of the tokens that each row's automaton allows there.
 
     Args:
-        drafted_part: of values over the target's vocabulary those of the tokens that the scores are of.
-        target_ids: the target's ids of tokens that the scores are of.
+        drafted_part: picks the drafted tokens' values from values over the target's vocabulary.
+        target_ids: maps ids of the draft vocabulary to the target's.
     """
     if view.guide is None:
         return policy.grow(view.root, first_scores, extend, carry, view.calibration)

@@ -27,7 +27,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class HydraState:
-    """What the heads remember of the true text.
+    """The heads' state after the true text.
 
     Attributes:
         cache: K/V of the layer before the heads; holds nothing where there is none.

@@ -19,7 +19,7 @@ def grow(
 
     Args:
         head: whose draft vocabulary `logits` are of.
-        logits: of the tokens at depth 1 to p, as deep as the policy.
+        logits: logits of the tokens at depths 1 to p, the policy's depth.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
     """
 

@@ -24,9 +24,9 @@ class Unread:
     """A drafter's state, and the rows that it has yet to read (w at most).
 
     Attributes:
-        state: the drafter's, before these rows.
-        start, count: position of the first of them, and how many there are.
-        tokens, following, hidden, taps: of the rows, as in `CommittedRows`.
+        state: the drafter's state before these rows.
+        start, count: position of the first row, and the number of rows.
+        tokens, following, hidden, taps: see `CommittedRows`.
     """
 
     state: Any

@@ -24,7 +24,7 @@ def scores(
     Args:
         coupled: at temperature > 0, with the noise of their position (common random numbers); off, as if all requests
             were greedy.
-        drafted_part: of values over the target's vocabulary those of the tokens that `logits` are of, if not all.
+        drafted_part: picks the drafted tokens' values from values over the target's vocabulary.
     """
     if view.adjustment is not None:
         adjustment = view.adjustment if drafted_part is None else view.adjustment.map(drafted_part)

@@ -60,14 +60,14 @@ class Datastore:
 
 @pytree
 class Rest(StatelessDrafter):
-    """Drafts with what the datastore has.
+    """Drafts what follows the end of the text in a datastore.
 
     Attributes:
         store: texts of the target's tokens.
         longest, shortest: tokens at the end of the text that have to stand in the store.
-        lines: places that are looked at, spread evenly over all that match.
+        lines: number of places that are used, spread evenly over all that match.
         copied: tokens taken from each place.
-        nodes: of the tree, root included: those that most lines go through.
+        nodes: nodes of the tree, root included: the ones that most lines share.
     """
 
     store: Datastore

@@ -10,7 +10,7 @@ class Shared(Wrapper):
     """Drafts as another drafter does; of all nodes that it drafts in a step for a batch the target reads the best.
 
     Attributes:
-        nodes: that the target reads, of all requests together; at least one for each.
+        nodes: nodes that the target reads, over all requests; at least one for each.
     """
 
     nodes: int = static()

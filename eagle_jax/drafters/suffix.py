@@ -34,12 +34,12 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of the end of the text; the publ
 
 @pytree
 class SuffixDecoding(StatelessDrafter):
-    """Drafts what followed the text's end before.
+    """Drafts what followed earlier occurrences of the text's end.
 
     Attributes:
-        nodes: of the tree, root included.
-        copied: most tokens taken from a place: the depth of the tree.
-        places: that are looked at for each length of the end, the latest ones.
+        nodes: nodes of the tree, root included.
+        copied: maximum number of tokens taken from a place: the depth of the tree.
+        places: number of places, the latest ones, that are used for each length of the end.
         reach: tokens taken for each token of the end that stands there.
         least: share of the places that have to go on alike; 0.1 is published.
     """

@@ -226,8 +226,8 @@ def advance(
     """Runs steps on the device until every row is done, or `enough` of them are, or until step `until`.
 
     Args:
-        rows: those that take part, distinct ones; `enough` counts among them, and `params.processor` is theirs. None is
-            all.
+        rows: the distinct rows that take part; `enough` counts among them, and `params.processor` has these rows only.
+            None is all.
     """
     full_state = state
     if rows is not None:

@@ -1,4 +1,4 @@
-"""How the nodes of a batch's trees lie in the target's pass: by request with padding, or all in one row without."""
+"""Layouts of a batch's tree nodes in the target's pass: by request with padding, or all in one row without."""
 
 import abc
 from typing import TypeVar
@@ -82,12 +82,12 @@ class OneRow(NodeRows):
     Draws are made as for a batch of f requests with a node each.
 
     Attributes:
-        request, node: of each place; of padding, any.
+        request, node: the request and the node at each place; any for padding.
         is_node: whether the place is not padding.
         valid: the nodes that have a place.
-        place: of each node; of an invalid one, any.
+        place: the place of each node; any for an invalid one.
         begin, count: the first place of each request's nodes, and how many there are.
-        nodes: no request has more.
+        nodes: maximum number of nodes of a request.
     """
 
     request: Int[Array, "f"]
@@ -101,7 +101,7 @@ class OneRow(NodeRows):
 
     @staticmethod
     def of(valid: Bool[Array, "b n"], size: int) -> "OneRow":
-        """Returns the places of the valid nodes, of which there are at most `size`."""
+        """Returns the layout of the valid nodes; there are at most `size` of them."""
         batch, nodes = valid.shape
         count = jnp.sum(valid, axis=1, dtype=jnp.int32)
         ranked = jnp.cumsum(valid.reshape(-1), dtype=jnp.int32) - 1

@@ -1,5 +1,5 @@
-"""Greedy draws without the logits of all nodes: 960 rows of 128,256 float32 numbers are 492 MB, of which a step needs
-the places of 960 maxima.
+"""Greedy draws without the logits of all nodes: 960 rows of 128,256 float32 numbers are 492 MB, and a step needs only
+the places of their 960 maxima.
 """
 
 import jax

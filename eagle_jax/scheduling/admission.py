@@ -1,4 +1,4 @@
-"""Which of an engine's waiting requests are next."""
+"""Chooses which of an engine's waiting requests are next."""
 
 import collections
 
@@ -13,7 +13,7 @@ def admit(
     still to be compiled let others pass.
 
     Returns:
-        The tickets that were begun, by the scheduler's id, and those that failed, with the error.
+        The tickets that were begun, by the scheduler's id, and the tickets that failed, with the error.
     """
     begun: dict[int, Ticket] = {}
     failed: list[tuple[Ticket, Exception]] = []

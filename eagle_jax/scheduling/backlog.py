@@ -1,4 +1,4 @@
-"""What a drafter has yet to read of a batch that decodes plainly for a while."""
+"""The committed rows that a drafter has yet to read while a batch decodes plainly."""
 
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.drafters.paused import Paused, Ready
@@ -8,7 +8,7 @@ class Backlog:
     """Counts the steps of a `Paused` drafter.
 
     Attributes:
-        steps: those that are not read yet, of the row that took part in most of them.
+        steps: number of unread steps of the row that has most of them.
     """
 
     def __init__(self) -> None:

@@ -55,10 +55,10 @@ class Batch:
             where none of these cover them.
 
     Attributes:
-        rows: what is known of each row, by place.
-        params, state: of the loop, on the device.
-        spare: what an earlier prompt was read into, for the next one to be read into; or None.
-        failed_places: places whose last request failed, perhaps over NaN, which its caches then have.
+        rows: the host's state of each row, by place.
+        params, state: the loop's parameters and state, on the device.
+        spare: the caches of an earlier prompt's prefill, which the next one reuses; or None.
+        failed_places: places whose last request failed: their caches may hold NaN.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Batch:
         self.poll()
 
     def free(self) -> None:
-        """Gives the memory of the caches back, whoever still refers to them (a traceback does). Nothing runs after."""
+        """Frees the caches even if something, such as a traceback, still refers to them. Nothing can run afterwards."""
         for array in jax.tree.leaves((self.params, self.state, self.spare)):
             if isinstance(array, jax.Array):
                 array.delete()
@@ -197,7 +197,11 @@ class Batch:
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
 
     def _fetch(self, length: np.ndarray) -> list[Columns]:
-        """Fetches the new columns of each row, of which `length` tokens are committed; none of rows that are done."""
+        """Fetches the new columns of each row that is not done.
+
+        Args:
+            length: committed tokens of each row.
+        """
         running = [row for row in self.rows if not row.done]
         top = self.state.top if any(row.request.options.top_logprobs for row in running) else None
         end = (length + 1).tolist()

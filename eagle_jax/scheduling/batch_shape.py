@@ -1,4 +1,4 @@
-"""What the programs of a batch are compiled for."""
+"""Static sizes and modes that the programs of a batch are compiled for."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class BatchShape:
     """Static sizes and modes of a batch.
 
     Attributes:
-        rows: answers at a time.
+        rows: number of answers that are decoded together.
         slots: tokens that a row's caches hold.
         mode: how its rows may draw, and what may be recorded of their tokens.
-        logprobs: what is recorded of each token: 0 nothing, 1 its log-probability, 2 those of the likeliest ones too.
+        logprobs: what to record for each token: 0 nothing, 1 its log-probability, 2 also the likeliest tokens.
         stop_ids: how many stop tokens a row may have.
     """
 

@@ -1,4 +1,4 @@
-"""Which drafter a batch has, by how many of its rows have a request."""
+"""Chooses the drafter of a batch by the number of its rows that have a request."""
 
 import dataclasses
 
@@ -73,8 +73,8 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
     need not know of rows of a cache.
 
     Args:
-        steps: between two polls.
-        slots: of the batch's caches, if known.
+        steps: steps between two polls.
+        slots: slots of the batch's caches, if known.
         always: all rows take part in every step in any case.
     """
     most = rows_for(choice.model, rows)

@@ -100,7 +100,7 @@ class Engine:
         atexit.register(self.close, drain=False)  # a thread that computes must not meet the interpreter's end
 
     def submit(self, prompt: Any, *, sample: int = 0, **options: Any) -> Ticket:
-        """Queues a request as `submit_all` does, for answer number `sample` of those that prompt and seed can have."""
+        """Queues a request as `submit_all` does, for sample number `sample` of the prompt and seed."""
         return self.submit_all([prompt], samples=[sample], **options)[0]
 
     def submit_all(
@@ -160,13 +160,13 @@ class Engine:
 
     @property
     def load(self) -> Load:
-        """What there is to do at this moment."""
+        """The current load."""
         rows, used = self._scheduler.shape.rows, self._scheduler.prefixes.bytes
         return self._pace.load(rows, len(self._running), len(self._waiting), used)
 
     @property
     def spent(self) -> list[tuple[int, Spent]]:
-        """What steps took so far, by how many requests they had room for and by the nodes of their trees."""
+        """The time of the steps so far, by the batch's rows and by the nodes of their trees."""
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     def findings(self) -> list[Budget]:
@@ -176,7 +176,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the engine accepts requests."""
         return not self._closing and not self._broken
 
     def watch(self, watcher: Callable[[Ticket], None]) -> None:
@@ -186,7 +186,7 @@ class Engine:
         self._watchers.append(watcher)
 
     def close(self, *, drain: bool = True) -> None:
-        """Takes no more requests, and ends when those that it has are answered; without `drain` they are cancelled."""
+        """Accepts no more requests and ends once the present ones are answered, or cancelled without `drain`."""
         self.intake.stop_forms()
         with self._changed:
             self._closing = True
@@ -283,7 +283,7 @@ class Engine:
             self._finish(ticket, ticket.latest.output, None, failed)
 
     def _recover(self, error: Exception) -> None:
-        """The batch is lost, and with it the answers under way; those that wait are answered by a new one."""
+        """Fails the answers under way, whose batch is lost; a new batch answers the waiting requests."""
         lost = list(self._running.values())
         self._running.clear()
         try:

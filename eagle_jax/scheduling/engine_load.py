@@ -1,18 +1,18 @@
-"""How busy an engine is."""
+"""The load of an engine."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What an engine has to do.
+    """The load of an engine.
 
     Attributes:
-        rows: requests that it can answer at a time.
-        busy: requests that it is answering.
+        rows: maximum number of requests that are answered at a time.
+        busy: requests that are being answered.
         waiting: requests in the queue.
-        seconds_to_wait: a guess how long one that joined the queue now would wait.
-        prefix_bytes: that kept prefixes of prompts take.
+        seconds_to_wait: estimated wait of a request that joins the queue now.
+        prefix_bytes: bytes of cached prompt prefixes.
     """
 
     rows: int
@@ -23,7 +23,7 @@ class Load:
 
 
 class Pace:
-    """How long answers take once they are begun: a mean in which the last ones weigh most."""
+    """The mean time of an answer from its prefill to its end, recent answers weighing most."""
 
     def __init__(self) -> None:
         self._seconds = 0.0

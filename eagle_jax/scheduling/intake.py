@@ -1,4 +1,4 @@
-"""What threads bring to an engine, made into requests."""
+"""Makes requests of what threads submit to an engine."""
 
 import dataclasses
 import itertools
@@ -43,7 +43,7 @@ class Intake:
         """Makes requests for `samples` of each prompt, prompt by prompt; `values` are options.
 
         Raises:
-            QueueFull, EngineClosed: as `FormWorkers.make` says that it is busy or was stopped.
+            QueueFull, EngineClosed: `FormWorkers.make` is busy or was stopped.
         """
         with self._tokenizing:
             fitted = requests_that_fit(self._model, prompts, max_new_tokens, seed, self._max_tokens, **values)

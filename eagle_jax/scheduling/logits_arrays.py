@@ -1,4 +1,4 @@
-"""What requests ask of their logits as the arrays of a batch, on the host."""
+"""Adjustments of logits that requests ask for, as the arrays of a batch, on the host."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which drafter is fastest for a number of concurrent requests, found out while they are answered.
+"""Finds the fastest drafter for each number of concurrent requests while they are answered.
 
 What a tree brings depends on the text, what it costs on the machine, its load and the weights. So each step's time is
 measured where it is spent, and whatever loses, drafting or plain decoding, is left. Texts are the same with any of
@@ -24,11 +24,11 @@ ENOUGH = 300  # runs of all drafters for a number of rows, from which it is know
 
 @dataclasses.dataclass
 class Spent:
-    """What a drafter took, for one number of rows.
+    """The time that a drafter took, for one number of rows.
 
     Attributes:
-        nodes: of its trees, the root included: 1 is plain decoding.
-        runs, steps, tokens, seconds: all of them; tokens are those of all requests.
+        nodes: nodes of its trees, root included: 1 is plain decoding.
+        runs, steps, tokens, seconds: totals, over all requests.
     """
 
     nodes: int
@@ -58,7 +58,7 @@ class Spent:
 
 
 class Contest:
-    """The drafters for one number of rows, of which the fastest runs, and the others now and then."""
+    """The drafters for one number of rows: the fastest runs, and now and then another."""
 
     def __init__(self, drafters: list[Drafter]):
         self.drafters = drafters
@@ -121,8 +121,8 @@ class Measured:
         known.
 
         Args:
-            choice: what the drafters are of; only `tree="auto"` of a method with trees finds anything.
-            slots: of the caches.
+            choice: the choice that the drafters come from; only `tree="auto"` of a method with trees finds anything.
+            slots: slots of the caches.
         """
         if not choice.by_batch or choice.method not in TUNED:
             return []

@@ -1,4 +1,4 @@
-"""Which modes of the loop a batch has programs for, and which one its next steps take."""
+"""The modes of the loop that a batch has programs for, and the mode of its next steps."""
 
 import concurrent.futures
 import logging
@@ -47,9 +47,9 @@ class Modes:
         """Returns the mode of the next steps.
 
         Args:
-            requests: of the rows that go on.
-            sizes: of their tables; None if they have none.
-            preparation: as `Batch.preparation`.
+            requests: requests of the rows that are not done.
+            sizes: sizes of their tables; None if they have none.
+            preparation: `Batch.preparation`.
         """
         if not (self._common or self._background):
             return self.general

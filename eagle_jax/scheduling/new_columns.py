@@ -1,10 +1,10 @@
-"""What a batch has of its answers, fetched from where the host left off: a window of the columns of each row.
+"""Fetches the new tokens of a batch: of each row a window of columns, from where the host left off.
 
     positions       0  1  2  3  4  5  6  7  8  9
     row 0           p  p  a  a  a  a  .  .  .  .      a: seen at an earlier poll
     row 1           p  p  p  p  p  a  a  n  n  .      n: new
     begin, end      [6, 7], [6, 9]
-    a window of 4            row 0 [6, 10), row 1 [7, 11), of which the host takes 0 and 2
+    a window of 4            row 0 [6, 10), row 1 [7, 11); the host takes 0 and 2 columns of them
 
 So a poll costs the same wherever an answer is.
 """
@@ -28,11 +28,11 @@ LEAST = 64  # columns of a window: an engine's four steps bring no more with tre
 
 @pytree
 class Columns:
-    """What is known of the tokens of each row, by absolute position (b rows, t positions); on the host without `b`.
+    """The tokens of each row and their records, by absolute position (b rows, t positions); on the host without `b`.
 
     Attributes:
-        tokens, committed_at_step, logprobs: as in `DecodeState`.
-        top: as there; None where no row asks.
+        tokens, committed_at_step, logprobs: see `DecodeState`.
+        top: see `DecodeState`; None if no row asks for it.
     """
 
     tokens: Int[Array | np.ndarray, "*b t"]

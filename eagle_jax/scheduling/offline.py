@@ -12,11 +12,11 @@ from eagle_jax.scheduling.scheduler import Event, Scheduler
 
 @dataclasses.dataclass
 class Utilisation:
-    """How full batches were.
+    """The share of batches' rows that were in use.
 
     Attributes:
-        row_steps: steps, counted once for every row of the batch.
-        used: those of them that committed tokens of an answer.
+        row_steps: steps times rows of the batch.
+        used: how many of these committed tokens of an answer.
     """
 
     row_steps: int = 0
@@ -24,7 +24,7 @@ class Utilisation:
 
     @property
     def fraction(self) -> float:
-        """Part of the rows that was busy, 0 to 1; nan before there was a step."""
+        """Share of the rows in use, 0 to 1; nan before the first step."""
         return self.used / self.row_steps if self.row_steps else float("nan")
 
 
@@ -44,8 +44,8 @@ def run(
     Args:
         rows: requests that share a batch.
         drafter_of: the drafter of a batch that begins with these requests.
-        steps: as in `Scheduler`.
-        utilisation: counted up, batch by batch.
+        steps: see `Scheduler`.
+        utilisation: updated batch by batch.
     """
     groups: dict[int, list[Request]] = {}
     for request in requests:

@@ -174,7 +174,7 @@ def _usual_place() -> Any:
 
 
 def _make_room() -> None:
-    """Drops half of the programs, those that were not used for longest, where they take too much of what there may be.
+    """Drops the least recently used half of the programs if they take too many memory maps.
 
     On CPU a program's code lies in hundreds of memory maps. Linux lets a process have `vm.max_map_count` of them, and
     LLVM ends the process when it gets no more.

@@ -1,4 +1,4 @@
-"""What the host knows of one request in a batch, and the result it makes of that."""
+"""Host-side state of one request in a batch, and its result."""
 
 import collections
 import dataclasses
@@ -17,19 +17,19 @@ class Row:
     """One request in a batch, as of the last poll.
 
     Attributes:
-        request: it.
+        request: the request.
         output: its answer so far.
-        polled: what that is taken from.
+        polled: the columns that `output` is made from.
         done: whether the answer is complete.
         stopped: whether a stop token ended it.
-        failed: whether it ended since the target's logits were NaN.
-        text: of its answer, and the stop string that ended it; None before either was asked for.
+        failed: whether it ended because the target's logits were NaN.
+        text: text of its answer, and the stop string that ended it; None before either was asked for.
         compile_seconds: spent on compiling while it waited.
         prefill_seconds: spent on its prompt; rows that are prefilled together share it.
         decode_seconds: spent on steps since then, whether for this row alone or for others as well.
         first_token_seconds: from submission to its first token, compiling not counted; nan before.
-        cached_tokens: of its prompt, that were not read anew.
-        spent: on its steps, by the size of the trees.
+        cached_tokens: tokens of its prompt that came from the prefix cache.
+        spent: time of its steps, by the size of the trees.
     """
 
     request: Request

@@ -25,14 +25,14 @@ MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is beg
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """News of one request.
+    """New output of one request.
 
     Attributes:
         id: what `Scheduler.submit` returned.
-        request: it.
+        request: the request.
         output: its answer so far.
         result: the complete answer; None before.
-        error: what made its prefill fail; nothing follows then.
+        error: the error of its prefill; no event follows.
     """
 
     id: int
@@ -50,17 +50,17 @@ class Scheduler:
 
     Args:
         model: from `load`.
-        drafter: for all requests.
-        shape: of the batch; every request must fit it.
-        steps: of the loop between two polls. None polls when answers are complete, and reports only those.
+        drafter: drafter for all requests.
+        shape: shape of the batch, which every request must fit.
+        steps: steps between two polls. None polls when answers are complete, and reports only those.
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        measured, modes: as in `Batch`; `drafter` is the one of `measured` whose trees are deepest.
+        measured, modes: see `Batch`; `drafter` is the one of `measured` whose trees are deepest.
 
     Attributes:
-        shape: of the batch.
-        prefixes: what was read of prompts, for others that begin alike.
+        shape: shape of the batch.
+        prefixes: cache of prompt prefixes.
         tables: programs for requests whose adjustments of logits need larger tables; with `prefill_chunks`.
     """
 

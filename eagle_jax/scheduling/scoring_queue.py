@@ -28,7 +28,7 @@ class ScoringQueue:
     Args:
         model: from `load`.
         changed: the engine's lock.
-        tokens: of a prompt that are read before running answers get their next steps.
+        tokens: tokens of a prompt that are read before running answers get their next steps.
 
     Attributes:
         waiting: tickets that were not begun; changed under the engine's lock.

@@ -15,11 +15,11 @@ log = logging.getLogger("eagle_jax.scheduling")
 
 
 class TablePrograms:
-    """Which sizes of tables an engine's programs take. Those for other sizes are compiled on a thread of their own, one
-    after another, so that running answers do not wait for them.
+    """The table sizes that an engine has programs for. Others are compiled one after another on a
+    thread of their own, so that running answers do not wait for them.
 
     Attributes:
-        sizes: that programs are compiled for.
+        sizes: sizes that programs are compiled for.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class TablePrograms:
                 self.sizes.append(sizes)
             elif sizes.covers(needed):
                 raise error
-            else:  # whoever asked for it has gone
+            else:  # the request was cancelled meanwhile
                 log.error("programs for larger tables were not compiled", exc_info=error)
         if self._has(needed):
             return True

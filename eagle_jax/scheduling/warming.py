@@ -29,9 +29,9 @@ class Warmed:
         batch_size: answers decoded together.
         slots: tokens of prompt, answer and draft that there is room for.
         sampled: whether its answers may be drawn; else they are greedy.
-        nodes: of its draft trees; 1 is plain decoding.
-        programs: that were compiled now, or fetched from the disk; 0 if they were all there.
-        seconds: spent on it.
+        nodes: nodes of its draft trees; 1 is plain decoding.
+        programs: number of programs that were compiled or fetched from disk; 0 if all were there.
+        seconds: time that this took.
     """
 
     batch_size: int
@@ -80,7 +80,7 @@ def warm_up(
         The size classes that are ready now.
 
     Raises:
-        ValueError, TypeError: as `generate` does, or a number of tokens or rows that cannot be.
+        ValueError, TypeError: as `generate` does; also for an impossible number of tokens or rows.
 
     Example:
         >>> import eagle_jax

@@ -1,4 +1,4 @@
-"""What every tree policy is."""
+"""The interface of tree policies."""
 
 import abc
 import dataclasses
@@ -68,7 +68,7 @@ class TreePolicy(TreeShape, abc.ABC):
                 at depth `level` = 1, 2, ..., with `tokens[b f]`, their parents' rows in the previous frontier
                 `parent_row[b f]` (0 at level 1: the root), giving scores of every token below each, `[b f v]`.
             carry: the drafter's state, handed from call to call.
-            calibration: what scores are worth, which paths are compared by; None takes them as they are.
+            calibration: maps scores to log-probabilities of acceptance, which paths are compared by; None: no change.
         """
 
 
@@ -112,7 +112,7 @@ def keep_best(
     """Returns the tree of the `shape.nodes - 1` best of all candidates; of equal scores the earlier is better.
 
     Args:
-        scores: of each candidate, never above its parent's; -inf is no candidate.
+        scores: score of each candidate, never above its parent's; -inf is no candidate.
         parents: candidate number of each candidate's parent, lower than its own; -1 is the root.
         edges: `Tree.edges` of the candidates.
         best_first: nodes come in the order of their scores, not in that of the candidates.
@@ -125,7 +125,7 @@ def keep_best(
     if shape.nodes - 1 < scores.shape[1] or best_first:
         order = by_row(best_of)(scores)
         best_parents = jnp.take_along_axis(parents, order, axis=1)
-        # a parent's place among those that were kept, without the root
+        # place of each parent among the kept candidates, the root not counted
         place = jnp.arange(1, shape.nodes, dtype=jnp.int32)
         is_parent = order[:, None, :] == best_parents[:, :, None]
         parents = jnp.sum(jnp.where(is_parent, place[None, None], 0), axis=-1, dtype=jnp.int32) - 1
