@@ -41,7 +41,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterab
     nowhere.
 
     Args:
-        names: of the settings that are compared; all by default.
+        names: names of the settings that are compared; all by default.
     """
     compared = dict.fromkeys((*before, *now)) if names is None else names
     other = [name for name in compared if before.get(name) != now.get(name)]

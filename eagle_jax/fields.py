@@ -30,7 +30,7 @@ class Fields:
     theirs.
 
     Args:
-        ignore_unknown: passes over unknown fields; else they are refused.
+        ignore_unknown: ignores unknown fields; else they are refused.
     """
 
     def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool):

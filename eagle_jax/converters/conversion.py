@@ -31,13 +31,13 @@ def convert(
     Args:
         source: folder or hub name of a head, in any of the formats, or the name of a published pair, for its head.
         folder: where to write it; made if it is not there.
-        format: of an EAGLE head `safeailab`, `sglang` or `speculators`; of DFlash's `dflash` or `speculators`.
+        format: `safeailab`, `sglang` or `speculators` for an EAGLE head, `dflash` or `speculators` for a DFlash head.
         target: folder or hub name of the target, or the name of a published pair; only `config.json` is read.
             `speculators` needs it, to name it; so does an EAGLE-3 head whose config names no tapped layers, for their
             default.
         changes: entries that take the place of those in the source's `config.json`.
-        dtype: of all its floats; quantized weights become floats too, for readers that do not know their format. None:
-            everything is written as it is stored.
+        dtype: dtype of all its floats; quantized weights become floats too, for readers that do not know their
+            format. None: everything is written as it is stored.
 
     Raises:
         FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.

@@ -25,13 +25,13 @@ class Description:
     Attributes:
         kind: `target`, `EAGLE-1/2 head`, `EAGLE-3 head`, `P-EAGLE head`, `DFlash head`, `DFlash 2 head`, `DSpark head`,
             `Medusa heads`, `Hydra heads` or `unknown`.
-        format: of a head whose it is, `safeailab or sglang`, `speculators`, `dflash`, `medusa` or `hydra`; of a
-            target its `model_type`, if stated.
+        format: `safeailab or sglang`, `speculators`, `dflash`, `medusa` or `hydra` for a head; a target's `model_type`,
+            if stated.
         problem: why it would not load, in one sentence; None if it would.
         parameters: numbers in all tensors together.
-        tensors: how many there are.
-        dtypes: numbers by dtype; of a GGUF file's blocks by their type there and what becomes of it.
-        kinds: of quantized weights how each kind of tensor is stored, and what is kept of it.
+        tensors: number of tensors.
+        dtypes: numbers by dtype; for a GGUF file's blocks by their type and the type they are converted to.
+        kinds: how each kind of tensor of quantized weights is stored, and what is kept of it.
         files: bytes by weight file.
         config: the settings in use, or the plain `config.json` of what does not load.
     """

@@ -1,4 +1,4 @@
-"""What `config.json` says of quantized weights: any format's in, that of compressed-tensors out.
+"""The entry of `config.json` for quantized weights: reads any format's, writes that of compressed-tensors.
 
 The tensors show what is quantized, and in what groups. The config names their format, which refuses what their numbers
 do not show; it is written for others' readers.
@@ -31,7 +31,7 @@ def without(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry of `config.json` for a model with rounded weights; none for one of floats."""
+    """Returns the entry of `config.json` for a model with quantized weights; none for one of floats."""
     return entry(
         {
             key: slot.leaf.quant_type if isinstance(slot.leaf, QuantArray) else None

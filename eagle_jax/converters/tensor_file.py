@@ -13,14 +13,14 @@ GGUF = ".gguf"
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """What is known of a tensor without reading it.
+    """The header of a tensor.
 
     Attributes:
-        shape: PyTorch's.
+        shape: shape as in PyTorch.
         dtype: `float32`, `bfloat16`, ..., or what the codes of a quantized weight are: `int4`, `float8_e4m3fn`, `nf4`.
-        file: where it is.
-        quant_type: of a quantized weight, which lies in several tensors and is one here, by the name it has as floats.
-        stored: of blocks in a GGUF file, their type there and what becomes of it.
+        file: file that holds it.
+        quant_type: type of a quantized weight: several tensors, listed as one by the name of the float weight.
+        stored: type of a GGUF file's blocks, and the type they are converted to.
     """
 
     shape: tuple[int, ...]

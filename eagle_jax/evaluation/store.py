@@ -30,7 +30,7 @@ class Answers:
 
 
 def read_answers(path: str | Path) -> Answers:
-    """Reads a file of answers; a last line that was not finished is counted and passed over.
+    """Reads a file of answers; a last line that was not finished is counted and ignored.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -88,8 +88,8 @@ def plan(
         memory: bytes of one chip.
         requests: decoded together by each part of the `data` axis.
         slots: longest prompt and answer together, in tokens; caches are rounded up as decoding rounds them.
-        dtype: of weights and caches.
-        nodes: of a draft tree, root included; 1 is plain decoding.
+        dtype: dtype of weights and caches.
+        nodes: nodes of a draft tree, root included; 1 is plain decoding.
         quantize: what the weights are quantized to, as for `load`; None keeps what the files hold. Quantized, they take
             what they take on accelerators; scales of files are counted in float32.
 

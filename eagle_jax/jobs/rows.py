@@ -94,7 +94,7 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
     """Reads the request in a line; a malformed one keeps its id if it has one.
 
     Args:
-        ignore_unknown: passes over unknown fields.
+        ignore_unknown: ignores unknown fields.
     """
     id_: str | int = line.place
     is_openai = False

@@ -25,7 +25,7 @@ class DeltaInputs:
     """Where the fresh tokens of a pass stand, as Gated DeltaNet needs it; shared by its layers.
 
     Attributes:
-        ancestors: of each token of a request, itself included; None where each token follows the one before.
+        ancestors: ancestors of each token of a request, itself included; None where each token follows the one before.
         earlier: as in `ops.earlier_rows`.
         num_valid, cache_rows, flat: as in `ops.AttentionInputs`.
     """

@@ -1,4 +1,4 @@
-"""Which backend computes an operation.
+"""Chooses the backend that computes an operation.
 
 An operation has a reference in plain JAX, which runs everywhere (`xla`), and implementations in the backends; `embed`
 has the reference alone.

@@ -29,7 +29,7 @@ class DeltaRows:
 
     Attributes:
         k, u, g: as above.
-        inputs: of the convolution, `[b 1 n e]`.
+        inputs: inputs of the convolution, `[b 1 n e]`.
     """
 
     k: Float[Array, "b j n c"]
@@ -52,7 +52,7 @@ def gated_delta(
     Args:
         q, k: of key heads, each of which serves h / j value heads in a row.
         memory: the state S of the committed tokens.
-        ancestors: of each node, itself included; none comes after it.
+        ancestors: ancestors of each node, itself included; none comes after it.
     """
     heads = v.shape[1] // k.shape[1]
     total = jnp.einsum("bnm,bhm->bhn", ancestors.astype(g.dtype), g, precision=_EXACT)

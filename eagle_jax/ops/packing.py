@@ -1,4 +1,4 @@
-"""How weights lie in memory for products of a few rows: leaf types that stand where an array or a `QuantArray` did.
+"""Memory layouts of weights for products of a few rows: leaf types that stand where an array or a `QuantArray` did.
 
 In files, in training and in converters a weight is `[out, in]`. Before decoding `pack` lays it out as the backend of
 this device reads it quickest. In every layout the leaf has the shape of the weight.
@@ -29,8 +29,8 @@ class PackedWeight(abc.ABC):
     """A weight in the layout of a backend.
 
     Attributes:
-        shape: of the weight, `[.., in]`.
-        dtype: of the weight; of a quantized one, what it was quantized from.
+        shape: shape of the weight, `[.., in]`.
+        dtype: dtype of the weight; of a quantized one, what it was quantized from.
         nbytes: size in bytes.
         is_quantized: whether it holds a `QuantArray`.
         hidden_rows: rows whose product takes about the time of one row, since reading the weight takes longer.

@@ -53,7 +53,7 @@ class QuantType:
     """What a quantized weight consists of.
 
     Attributes:
-        bits: of a code, 8 or 4.
+        bits: number of bits of a code, 8 or 4.
         group: inputs that share a scale; None is all of an output.
         levels: what codes are: "int" integers, "e4m3" floats of 8 bits, or indices into a table of `LEVELS`.
         has_minima: whether there are minima; integers are unsigned then.
@@ -99,15 +99,15 @@ class QuantArray:
     """A quantized weight in place of a float one. Its axes may be moved, split and stacked as the weight's may.
 
     Attributes:
-        codes: of the weight's shape. Those of 4 bits take half a byte, but a whole byte on CPUs, where XLA multiplies
-            half bytes slowly; packed for the CPU backend they take half a byte.
-        scales: of the weight's shape, but with one entry for each group along the input axis; float32, or float16 where
-            a file has them so.
+        codes: integers in the weight's shape. 4-bit codes take half a byte; on CPUs, where XLA multiplies half bytes
+            slowly, a whole byte unless they are packed for the CPU backend.
+        scales: as `codes`, but with one entry for each group along the input axis; float32, or float16 if the file
+            has that.
         bits: 8 or 4.
-        dtype: of the products, and of the weight before quantization.
-        minima: as the scales, or None.
+        dtype: dtype of the products, and of the weight before quantization.
+        minima: minima in the shape of `scales`, or None.
         order: input of the model that each input of the codes is, or None; a stack has one for each weight.
-        levels: as in `QuantType`.
+        levels: see `QuantType`.
     """
 
     codes: Num[Array, "..."]
@@ -149,7 +149,7 @@ def quantize(weight: Float[Array, "*o i"], quant_type: QuantType, dtype: DTypeLi
 
     Args:
         quant_type: integers; its group divides the inputs.
-        dtype: of products with the result.
+        dtype: dtype of products with the result.
 
     Raises:
         ValueError: a type that is read from files only.

@@ -1,9 +1,9 @@
-"""What operations are given.
+"""The arguments of operations.
 
 Letters of shapes, here and in the other modules: b batch, n tree nodes, m fresh rows, s cache slots, h hidden size (or
 heads, in front of c), k kv heads, g query heads of a kv head, c head size, r rows, i inputs, o outputs, v vocabulary,
-u rows of a cache, of which the batch may be some, y requests, which are the batch unless they share a row, f tokens of
-such a row.
+u rows of a cache (the batch may be some of them), y requests (the batch unless they share a row), f tokens of such a
+row.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class Affine(NamedTuple):
 
     Attributes:
         weight: `[.., in]`: an array, a `QuantArray`, or either one as `packing.pack` laid it out.
-        bias: of the weight's leading shape, or None.
+        bias: bias of the weight's leading shape, or None.
     """
 
     weight: Any
@@ -63,10 +63,10 @@ class AttentionWeights:
         post_norm: over the output, before the residual sum (Gemma); or None.
         sinks: a logit of each query head that joins its softmax, without a value (gpt-oss); or None.
         norms_over: each `head` before the rotation, each `rotated_head`, or the whole `projection`.
-        gated: of each head the logits of a gate follow its queries; what it attends to is multiplied by their sigmoid
+        gated: each head's queries are followed by the logits of a gate, whose sigmoid multiplies the head's output
             (Qwen3.5).
         interleaved: the rotation turns neighbours, not halves.
-        multiplier: of what is added to the residual (Granite).
+        multiplier: factor of what is added to the residual (Granite).
     """
 
     norm: Norm | None
@@ -99,7 +99,7 @@ class MLPWeights:
         down: output projection.
         post_norm: over the output, before the residual sum (Gemma); or None.
         gelu: the activation is GELU, by tanh (Gemma); else SiLU.
-        multiplier: of what is added to the residual (Granite).
+        multiplier: factor of what is added to the residual (Granite).
     """
 
     norm: Norm | None
@@ -112,15 +112,15 @@ class MLPWeights:
 
 @pytree
 class FlatRows:
-    """Where fresh tokens of several requests lie one after the other in a single row, which has no padding in between.
+    """The layout of several requests' fresh tokens in a single row, one request after the other without padding.
 
         row       a0 a1 a2 c0 d0 d1  .  .      request 1 has no token
         begin     0  3  3  4                   count  3  0  1  2
 
     Attributes:
-        request: of each of the f tokens of the row; of padding, which comes last, any.
-        begin, count: the first token of each request, and how many it has.
-        most: no request has more.
+        request: request of each token of the row; any for padding, which comes last.
+        begin, count: the first token of each request, and its number of tokens.
+        most: maximum of `count`.
     """
 
     request: Int[Array, "f"]

@@ -82,7 +82,7 @@ class Call:
         model: which of the server's models; None is the first.
         prompts: text, chat messages or token ids, one or several.
         samples: answers to each prompt.
-        options: of `Engine.submit_all`, as far as they are stated.
+        options: options of `Engine.submit_all`, as far as they are stated.
         stream: whether the answers are sent as they are made.
         include_usage: whether a stream ends with what was used.
         continuous_usage: whether each of its events says what was used so far.
@@ -92,7 +92,7 @@ class Call:
         tools: functions that the answer may call.
         separates_reasoning: whether reasoning is separated from the text.
         includes_reasoning: whether it is returned at all.
-        ignored: unknown fields that were passed over.
+        ignored: unknown fields that were ignored.
     """
 
     model: str | None

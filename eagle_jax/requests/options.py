@@ -55,7 +55,7 @@ class Options(LogitsOptions):
 
     @functools.cached_property
     def mode(self) -> Sampling:
-        """What has to be compiled for these options."""
+        """The mode that has to be compiled for these options."""
         sampled = self.temperature > 0
         top_k, top_p = sampled and self.top_k > 0, sampled and self.top_p < 1
         return Sampling(

@@ -1,4 +1,4 @@
-"""What a request asks of its logits: options as they are given, checked."""
+"""The options of a request that adjust its logits, and their checks."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ class Processing(TypedDict, total=False):
         stop_token_ids: tokens that end an answer as the model's own do, and are part of it.
         bad_words: texts that must not be written; the last token of each is banned where it would complete it.
         allowed_token_ids: the only tokens that may come.
-        choices: texts of which the answer is one.
+        choices: the texts that the answer may be.
         regex: an expression that the whole answer matches, in the syntax of Rust's `regex`.
         json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
             Of these three a request has one.
@@ -86,7 +86,7 @@ class LogitsOptions:
 
     @functools.cached_property
     def form(self) -> Form | None:
-        """What the answer has to look like.
+        """The form of the answer; None if the request states none.
 
         Raises:
             ValueError: there are several forms, or the answer may not end where it is complete.

@@ -25,7 +25,7 @@ class Request:
         index: number of its prompt within a call.
         prompt: token ids.
         options: how the answer is drawn, and where it ends.
-        seed: of the noise.
+        seed: seed of the noise.
         sample: number of the answer among several to one prompt and seed; part of what seeds the noise.
         bad_words: the tokens of the options' bad words.
         structured: the automaton of its structured output and what it cost; None for free text.
@@ -62,7 +62,7 @@ class PartialOutput:
     Attributes:
         token_ids: its tokens.
         committed_at_step: the step that committed each token, counted from 1; 0 for the first, which prefill draws.
-        logprobs: of each token; None unless asked for.
+        logprobs: log-probabilities of each token; None unless asked for.
         top_logprobs: the likeliest tokens at each position, with their log-probabilities; None unless asked for.
         trees: the last draft tree before each poll by its step, from a drafter that records them.
         seconds: spent on steps until the last poll.

@@ -1,4 +1,4 @@
-"""What `generate` and `stream` give back."""
+"""The results of `generate` and `stream`."""
 
 import dataclasses
 import math
@@ -11,13 +11,13 @@ FAILED = "error"  # of one that ended where the target's logits were NaN
 
 @dataclasses.dataclass(frozen=True)
 class BudgetUse:
-    """What was spent on steps with trees of one size.
+    """The steps with trees of one size, and their time.
 
     Attributes:
-        nodes: of the tree, root included; 1 is plain decoding.
-        steps: how many.
-        tokens: that they committed.
-        seconds: that they took; in a batch, for others too.
+        nodes: nodes of the tree, root included; 1 is plain decoding.
+        steps: number of steps.
+        tokens: tokens that the steps committed.
+        seconds: time of the steps, which the rows of a batch share.
     """
 
     nodes: int
@@ -41,7 +41,7 @@ class Stats:
     """How an answer was made.
 
     Attributes:
-        steps: how many there were after the prompt was read.
+        steps: number of steps after prefill.
         mean_accepted_length: tokens committed per step, the target's own (bonus) token included; 1.0 is plain
             decoding, nan if there was no step. It is 1 + the sum of `accepted_by_depth`.
         accepted_lengths: tokens that each step committed, in order; with the first token, which comes with the prompt,
@@ -153,7 +153,7 @@ class Chunk:
         result: the complete answer, with its last chunk; None before.
         accepted_lengths: tokens of these that each step committed, in order; the first token of an answer
             comes with the prompt.
-        logprobs: of the new tokens; None unless asked for.
+        logprobs: log-probabilities of the new tokens; None unless asked for.
         seconds: from the first token to the poll that found these, as `Stats.decode_seconds` counts them.
         step: the draft tree of the step that the last of them came with, from an engine that records trees.
         top_logprobs: the likeliest tokens at the new positions; None unless asked for.

@@ -64,7 +64,7 @@ def create_app(
             everyone in.
         routes: pages of your own, such as `starlette.routing.Route("/", page)`; they come after the server's. They find
             the engines in `request.app.state.service`.
-        ignore_unknown: passes over unknown fields of requests; a header of the response names them.
+        ignore_unknown: ignores unknown fields of requests; a header of the response names them.
         generation_config: answers requests that do not say how tokens are drawn as a model's `generation_config.json`
             recommends, instead of at OpenAI's temperature of 1.
         tool_format: how the models write calls of functions, one of `api.FORMATS`; None is what their chat templates

@@ -33,7 +33,7 @@ class Refused(Exception):
         message: one sentence.
         param: the field that is wrong.
         code: a word for programs.
-        headers: of the response.
+        headers: headers of the response.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The server's metrics, for Prometheus."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
 
 
 class _Loops(Collector):
-    """What steps took, by how many requests they had room for and by the nodes of their trees: 1 is plain decoding."""
+    """The time of steps, by the rows of the batch and the nodes of its trees: 1 is plain decoding."""
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}

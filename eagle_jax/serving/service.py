@@ -1,4 +1,4 @@
-"""What all requests share: the engines, the limits, the key, and whether the server is about to stop."""
+"""The state that all requests share: engines, limits, the key, and whether the server is about to stop."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ FORM_THREADS = 256
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one request may take.
+    """Limits of one request.
 
     Attributes:
-        body_bytes: of its body.
-        head_seconds: until its first line and headers are there.
-        body_seconds: until its body is there.
-        answer_seconds: until its answers end; they are cut then, as if for length.
-        drain_seconds: that answers under way are given when the server is asked to stop.
+        body_bytes: maximum size of the body.
+        head_seconds: time until the first line and headers have arrived.
+        body_seconds: time until the body has arrived.
+        answer_seconds: time until the answers end; then they are cut, as if for length.
+        drain_seconds: time for answers under way after the server is asked to stop.
     """
 
     body_bytes: int = 4 << 20
@@ -63,10 +63,10 @@ class Service:
     """The state of a server.
 
     Attributes:
-        engines: by the names that requests call models; the first is used when none is named.
+        engines: engines by the model names of requests; the first is used when none is named.
         draining: whether new requests are refused because the server is about to stop.
         open: requests that are being answered.
-        ignore_unknown: whether unknown fields of requests are passed over.
+        ignore_unknown: whether unknown fields of requests are ignored.
         generation_config: whether requests that do not say are answered as a model's `generation_config.json`
             recommends, and not as OpenAI does.
         formats: how models write calls of functions and reasoning.

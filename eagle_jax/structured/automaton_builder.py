@@ -21,9 +21,9 @@ class Builder:
         what: the place of the form, as errors say it.
 
     Attributes:
-        edges: of each state: lowest byte, highest byte, next state.
-        skips: of each state: those that it is at once.
-        block_of: of each state: the block that has its edges instead; -1 for none.
+        edges: edges of each state: lowest byte, highest byte, next state.
+        skips: states that each state is at the same time (epsilon edges).
+        block_of: the block that holds each state's edges instead; -1 for none.
         blocks: deterministic automata, and the numbers of their first states.
     """
 

@@ -92,8 +92,8 @@ class _Lane:
     """One process and the forms that wait for it, first come, first served.
 
     Args:
-        seconds: of the CPU that each may take.
-        niceness: of the process.
+        seconds: CPU seconds that a form may take.
+        niceness: niceness of the process.
         waiting: how many may wait.
         stops: whether one that is being made is given up as soon as its request is cancelled.
     """
@@ -165,7 +165,7 @@ class FormWorkers:
         Raises:
             ValueError: as `token_automaton` and `Form.automaton` do, and where it would take too much memory or time.
             FormsBusy: too many others wait.
-            FormsStopped: of `stopping`.
+            FormsStopped: `stopping` was set.
         """
         answer = self._quick.make(form, tokens, stop_ids, stopping)
         if answer is None:

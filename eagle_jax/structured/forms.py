@@ -1,4 +1,4 @@
-"""What an answer has to look like, as an automaton over bytes."""
+"""The form that an answer must have, as an automaton over bytes."""
 
 import dataclasses
 
@@ -14,13 +14,13 @@ from eagle_jax.structured.json_schema import schema_automaton
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What an answer has to look like.
+    """The form that an answer must have.
 
     Attributes:
-        name: of the option that says so: `choices`, `regex` or `json_schema`.
-        value: of the option.
+        name: name of the option: `choices`, `regex` or `json_schema`.
+        value: value of the option.
         between: texts before and after it, in which what is written like a special token may be one.
-        call: what it may look like instead.
+        call: an alternative form: calls of functions.
         reasoning: marks that begin and end reasoning, which may come before; where the prompt has the first one, it is
             "" here, and reasoning comes.
         drops_space: the decoder drops the first space of such an answer, so it may have one more.

@@ -38,7 +38,7 @@ class Place:
     """Where a schema stands.
 
     Attributes:
-        name: of the place, as errors say it.
+        name: name of the place, as errors say it.
         root: the schema that references lead on from.
         refs: references on the way here.
     """

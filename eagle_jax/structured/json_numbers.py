@@ -19,8 +19,8 @@ class Bound:
     """An end of a range.
 
     Attributes:
-        value: of it.
-        is_included: whether it is in the range itself.
+        value: value of the end.
+        is_included: whether the value is in the range.
     """
 
     value: Decimal

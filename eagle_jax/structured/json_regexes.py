@@ -44,7 +44,7 @@ class Alternative:
     """One alternative of a pattern, as expressions of JSON strings.
 
     Attributes:
-        regex: of its texts.
+        regex: regular expression of its texts.
         conditions: further expressions, from look-ahead at its beginning, and whether a text has to match each of them
             or must not.
     """

@@ -1,8 +1,8 @@
 """JSON schemas as automata: every text that one accepts is valid JSON and fits the schema.
 
-An automaton may accept fewer texts than the schema allows: properties come in the schema's order, none is added to
-those that it names, and at most one space stands where JSON allows any. What a schema says and no finite automaton
-holds, or is not known here, is refused by name.
+An automaton may accept fewer texts than the schema allows: properties come in the schema's order, there are no others
+than the schema names, and at most one space stands where JSON allows any. Keywords that are unknown, or that no finite
+automaton can express, are refused by name.
 """
 
 import dataclasses

@@ -16,7 +16,7 @@ class TokenAutomaton:
     """See `decoding.automata.Automata`, of which this is one.
 
     Attributes:
-        token_class: of each token.
+        token_class: class of each token.
         next: the state after a token of a class; -1 where it is not allowed. State 0 is the first one.
         mask_of_state: which mask a state has.
         masks: bit i % 32 of word i // 32 is set if token i is allowed.

@@ -50,7 +50,7 @@ class TrainConfig:
         accumulate: passes per update.
         remat: keep of each trained draft step only what the next one reads, and compute the rest again for the
             gradient: less memory, more time.
-        seed: of the head's first weights, the order of the rows, and the noise.
+        seed: seed of the head's first weights, the order of the rows, and the noise.
         mesh: devices to spread head, target and rows over, "data:2,model:4" or "auto"; one device by default.
         max_minutes: stop with a checkpoint after so long; the next start of the same run goes on from there.
         log_every: updates between two lines of metrics.

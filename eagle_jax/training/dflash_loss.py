@@ -1,4 +1,4 @@
-"""What a DFlash head is trained on: the target's next-token distribution at every slot of blocks within the text.
+"""The loss of a DFlash head: it learns the target's next-token distribution at the slots of blocks within the text.
 
 A block begins at an anchor, a token of an answer, and sees the text before it, as when drafting. The guess k tokens
 after the anchor is compared with what the target made of the text up to there, and weighs `decay ** (k - 1)`:

@@ -21,7 +21,7 @@ class Prepared:
     Attributes:
         report: what became of the files.
         rows, held_out: rows of text to learn from and to measure with.
-        parameters: of the head.
+        parameters: number of parameters of the head.
         coverage: share of the answers' tokens that the draft vocabulary holds; None where it is the whole one.
         step: updates that an earlier start has done.
     """
@@ -36,14 +36,14 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Storing:
-    """What the target makes of the text goes into files; reported before any of them is written, and as each is done.
+    """Progress of writing the target's features to files; reported before the first one and after each.
 
     Attributes:
-        folder: where they are.
-        done, files: of those that were missing.
-        bytes: on disk in the end.
-        missing: those of them that were not there yet.
-        free: room on the disk before.
+        folder: folder of the files.
+        done, files: missing files that are written so far, and all of them.
+        bytes: bytes of all files in the end.
+        missing: bytes of the missing files.
+        free: free bytes of the disk before.
     """
 
     folder: Path

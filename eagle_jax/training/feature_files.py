@@ -1,6 +1,6 @@
-"""What the target makes of the text, on disk: computed once instead of in every update that reads a row.
+"""The target's features of the text, on disk: computed once instead of in every update that reads a row.
 
-    index.json      of which text, target and taps it is, and in which dtype
+    index.json      the text, target, taps and dtype of the features
     00000.npy       rows 0, 1, .. as `[rows, n, f]`, the bits of each number as a whole one (.npy knows no bfloat16)
     00001.npy       the next ones
 
@@ -180,7 +180,7 @@ def digest(target: LM, sizes: LlamaConfig) -> int:
     """Tells targets apart by the bits of their weights, which lie as they like on any mesh.
 
     Args:
-        sizes: of the target as stored; a mesh may keep its key/value heads several times.
+        sizes: sizes of the target as stored; a mesh may keep its key/value heads several times.
     """
 
     def one(path: Any, weight: Array) -> UInt[Array, ""]:

@@ -1,4 +1,4 @@
-"""What the frozen target knows about the training text: its hidden states at every token."""
+"""Features of the training text: the frozen target's hidden states at every token."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int

@@ -1,4 +1,4 @@
-"""What a head learns: the target's next-token distribution, and for EAGLE-1 its next feature, over several draft steps.
+"""The loss of a head: it learns the target's next-token distribution, for EAGLE-1 its next feature, over draft steps.
 
 Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there is for token i + 2.
 In the first step every feature is made of what the target computed. While drafting, though, the head reads its own

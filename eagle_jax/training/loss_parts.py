@@ -139,7 +139,7 @@ def d_pace_weights(
     raises it counts, at slots that are reached and from which much is to be gained. No gradient goes through it.
 
     Args:
-        cross_entropy: of the text's token at each slot; infinite where the head does not draft it.
+        cross_entropy: cross-entropy of the text's token at each slot; infinite where the head does not draft it.
         mask: slots that count. Others are skipped.
     """
     smoothed = jnp.where(mask, (1 - SMOOTHING) * jnp.exp(-cross_entropy) + SMOOTHING, 1.0)
@@ -202,7 +202,7 @@ def parts_of(
 
     Args:
         logits: over the tokens that the head drafts.
-        guess: of the target's hidden states; None if the head makes none.
+        guess: guess of the target's hidden states; None if the head makes none.
         mask: slots that count.
     """
     same = (head.target_ids(argmax(logits)) == truth.best).astype(jnp.float32)

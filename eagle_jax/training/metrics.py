@@ -1,4 +1,4 @@
-"""What a run measured, in `metrics.jsonl` and, on request, for TensorBoard."""
+"""The measurements of a run, in `metrics.jsonl` and, on request, for TensorBoard."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a run minimises: which losses, how they weigh, and the published choices of each method."""
+"""The objective of a run: its losses, their weights, and the published choices of each method."""
 
 import dataclasses
 from typing import Literal

@@ -15,7 +15,7 @@ SHOWN = 3  # places named for each reason
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-    """How many conversations were left out for one reason, and where the first few of them are."""
+    """The number of conversations that were left out for one reason, and the places of the first few."""
 
     reason: str
     count: int
@@ -24,14 +24,14 @@ class Dropped:
 
 @dataclasses.dataclass(frozen=True)
 class DataReport:
-    """What became of the files.
+    """What data preparation kept and left out.
 
     Attributes:
-        kept: conversations.
-        cut: those of them that were cut to the longest length allowed.
-        dropped: the others, by reason, the most frequent first.
-        tokens: of the kept conversations.
-        answer_tokens: those of them that the assistant produced: the ones that are learnt.
+        kept: conversations that are kept.
+        cut: how many of these were cut to the maximum length.
+        dropped: conversations left out, by reason, the most frequent first.
+        tokens: tokens of the kept conversations.
+        answer_tokens: tokens of these that the assistant produced, which are learnt.
     """
 
     kept: int

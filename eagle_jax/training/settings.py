@@ -46,11 +46,11 @@ class HeadConfig:
     """The head that is trained.
 
     Args:
-        method: eagle1 makes heads for EAGLE-1 and EAGLE-2. With it come the published defaults of `objective` and
-            `optimizer`. Of medusa and hydra, `objective.steps` is the number of heads, of dflash, dspark and dflash2
-            the tokens of a block that are learnt, of peagle those that one pass drafts.
+        method: eagle1 makes heads for EAGLE-1 and EAGLE-2. It sets the published defaults of `objective` and
+            `optimizer`. `objective.steps` is the number of heads for medusa and hydra, the tokens of a block that are
+            learnt for dflash, dspark and dflash2, and the tokens that one pass drafts for peagle.
         intermediate_size: width of its MLP; the target's by default.
-        num_attention_heads, num_key_value_heads: of its attention; the target's by default, and for a target with
+        num_attention_heads, num_key_value_heads: heads of its attention; the target's by default, and for a target with
             latent attention as many heads of 128 numbers as make its width, with 8 for keys and values. Beside a small
             target fewer make drafting cheaper.
         layers: decoder layers; residual blocks in each head (medusa, hydra).

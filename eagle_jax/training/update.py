@@ -49,7 +49,7 @@ class Outcome:
 
     Attributes:
         loss: mean over the passes of the update.
-        gradient_norm: of the mean gradient, before clipping.
+        gradient_norm: norm of the mean gradient, before clipping.
         report: the loss's parts by draft step.
     """
 

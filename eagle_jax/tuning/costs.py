@@ -23,7 +23,7 @@ class Grid:
 
     Attributes:
         largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
-        nodes: of the trees whose verification is timed.
+        nodes: nodes of the trees whose verification is timed.
         widths: of draft levels that are timed; what lies between is taken from straight lines.
     """
 

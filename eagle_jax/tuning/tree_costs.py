@@ -51,7 +51,7 @@ class Estimate:
 
     Attributes:
         length: tokens that a step commits.
-        seconds: of a step.
+        seconds: seconds of a step.
     """
 
     tree: DynamicTree | None

@@ -24,8 +24,8 @@ from eagle_jax.converters.hf.values import Refusals, flag, integer, number
 def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> LlamaConfig:
     """Returns the target model that a `config.json` describes, as transformers reads it without remote code.
 
-    Keys that transformers does not know for this `model_type` are passed over, with a line in the log, unless a caller
-    gave them: `changes` names those.
+    Keys that transformers does not know for this `model_type` are ignored, with a line in the log, unless a caller gave
+    them: `changes` names those.
 
     Raises:
         ValueError: another architecture, or all at once the keys that transformers knows and this package does not
@@ -48,7 +48,7 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
     fields = _fields(stated, name, refusals)
     refusals.check()
     if unknown:
-        log.warning("passed over, as transformers' %s does not read them: %s", name, ", ".join(unknown))
+        log.warning("ignored, as transformers' %s does not read them: %s", name, ", ".join(unknown))
     if entries.get("auto_map"):
         log.warning("auto_map names code that is not run; the model is transformers' own %s", family.architecture)
     return LlamaConfig(**{**fields, **family.always})

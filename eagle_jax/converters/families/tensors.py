@@ -44,7 +44,7 @@ class Joined:
         """Returns the parts in one layer, by their names there.
 
         Args:
-            shapes: of the tensors that the rules name.
+            shapes: shapes of the tensors that the rules name.
         """
         ends, parts, count = 0, {}, len(self.parts)
         for number, name in enumerate(self.parts):
@@ -213,7 +213,7 @@ def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int
     """Lets the parts of the joined tensors that are there be read as tensors of their own.
 
     Args:
-        shapes: of the tensors that the rules name.
+        shapes: shapes of the tensors that the rules name.
     """
     for i in range(config.num_hidden_layers):
         divide_layer(weights, config, shapes, MODEL + _LAYER.replace("{i}", str(i)))

@@ -58,7 +58,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """What the weights are stored in, going by `fc`; of rounded ones what they stand for."""
+        """The dtype of the stored weights, going by `fc`; for quantized ones the dtype that they replace."""
         return names.stored_dtype(self.weights, f"{self.spelling.fc}.weight").name
 
 

@@ -144,7 +144,7 @@ class Stated:
 def read_entries(entries: Mapping[str, Any], *, eagle3: bool, numbered: bool = False) -> Stated:
     """Reads a head's `config.json` in either form. Every key is accounted for.
 
-    Unknown keys that are false, null or empty are passed over, with a line in the log.
+    Unknown keys that are false, null or empty are ignored, with a line in the log.
 
     Args:
         numbered: the tensors of an EAGLE-3 head's layers have numbers in their names.

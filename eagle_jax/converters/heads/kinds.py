@@ -89,8 +89,8 @@ def load_head(
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the first matrix is stored in.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`;
             `sliding_window` is the window of its attention, however the config states windows.
-        scheme: what to round its matrices to; None keeps what the folder holds. A head that is stored rounded stays
-            as it is: that changes no text.
+        scheme: type to quantize its matrices to; None keeps what the folder holds. A head that is stored quantized
+            stays as it is: that changes no text.
 
     Raises:
         FileNotFoundError: the folder, its config, or part of its weights is not there.

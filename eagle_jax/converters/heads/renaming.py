@@ -39,7 +39,7 @@ def eagle_head(
 
     Args:
         facts: the target's `config.json`; empty if no target is at hand.
-        dtype: of all its floats; None writes everything as it is stored.
+        dtype: dtype of all its floats; None writes everything as it is stored.
 
     Raises:
         ValueError: a head that is not understood, or does not fit the target, or that readers would misread.

@@ -1,7 +1,7 @@
-"""The keys of a `config.json`: what is read, what changes nothing, what is passed over, and what is refused.
+"""The keys of a `config.json`: which are used, which change nothing, which are ignored, and which are refused.
 
-A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so of a target it is
-passed over, with a line in the log. A key that transformers knows and this package does not model must have its
+A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so for a target it is
+ignored, with a line in the log. A key that transformers knows and this package does not model must have its
 default. An unknown key of a draft head, whose code is its author's, may mean anything: it must be empty.
 """
 
@@ -23,7 +23,7 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What is known about the keys of one kind of file.
+    """The known keys of one kind of file.
 
     Attributes:
         read: keys whose values are used.
@@ -43,7 +43,7 @@ class Keys:
     Attributes:
         modelled: entries that are read.
         neutral: keys that change nothing, or have the value at which they do not.
-        unknown: keys that are passed over.
+        unknown: keys that are ignored.
         refused: a clause for each key that may change the model.
     """
 
@@ -75,7 +75,7 @@ def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) ->
 
 
 def split_head(entries: Mapping[str, Any], tables: Tables) -> Keys:
-    """Returns the keys of a draft head's config. Unknown ones that are false, null or empty are passed over."""
+    """Returns the keys of a draft head's config. Unknown ones that are false, null or empty are ignored."""
     keys, rest = _split(entries, tables)
     empty = tuple(name for name, value in rest.items() if value is False or value in _EMPTY)
     full = [f"{name}={_short.repr(value)}" for name, value in rest.items() if name not in empty]
@@ -87,11 +87,11 @@ def split_head(entries: Mapping[str, Any], tables: Tables) -> Keys:
 
 
 def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
-    """Raises ValueError that names every key that may change the head, and logs those that are passed over."""
+    """Raises ValueError that names every key that may change the head, and logs the ignored ones."""
     keys = split_head(entries, tables)
     keys.check()
     if keys.unknown:
-        log.warning("passed over in a draft head's config, as they are false or empty: %s", ", ".join(keys.unknown))
+        log.warning("ignored in a draft head's config, as they are false or empty: %s", ", ".join(keys.unknown))
 
 
 @functools.cache

@@ -29,8 +29,8 @@ class Carried:
         package: the package's name in the registry.
         version: its version.
         file: the file's path in it.
-        sha256: of the file.
-        size: of the file, in bytes.
+        sha256: SHA-256 of the file.
+        size: size of the file, in bytes.
     """
 
     package: str

@@ -15,7 +15,7 @@ class Count:
     """Numbers in a model.
 
     Args:
-        matrices: those in the layers' matrices, which can be rounded to fewer bits.
+        matrices: numbers in the layers' matrices, which can be quantized.
         rest: embeddings, norms and biases, which cannot.
         output: the output matrix's, if it is not the embedding.
     """

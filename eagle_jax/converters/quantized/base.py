@@ -18,7 +18,7 @@ class StoredWeight:
     """A quantized weight that lies in a folder as several tensors.
 
     Attributes:
-        info: of the weight that they make.
+        info: shape, dtype and file of the weight that they make.
         parts: names of the tensors.
         read: reads it, with a function that takes a tensor by its name.
         optional: further tensors of the weight that change nothing, and that a model may not know.

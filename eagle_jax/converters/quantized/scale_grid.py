@@ -14,7 +14,7 @@ class ScaleGrid:
     """Blocks `[outputs, inputs]` of a weight that share a scale; those at the edges may be smaller.
 
     Attributes:
-        shape: of the weight.
+        shape: shape of the weight.
     """
 
     shape: tuple[int, int]

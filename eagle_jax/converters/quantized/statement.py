@@ -1,4 +1,4 @@
-"""What a model folder states about how its weights are quantized: where, by which method, and what it leaves out."""
+"""A model folder's statement of how its weights are quantized: where, by which method, and what it leaves out."""
 
 import dataclasses
 import fnmatch
@@ -19,7 +19,7 @@ _ACTIVATIONS = ("input_activations", "output_activations")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a folder states.
+    """The quantization that a folder states.
 
     Attributes:
         where: the entry of `config.json`, or the file.
@@ -106,7 +106,7 @@ def stated_in(entries: Mapping[str, Any]) -> Statement | None:
 def stated_by(folder: pathlib.Path) -> Statement | None:
     """Returns the quantization that a folder states, in `config.json` or one of `SIDE_FILES`; None if it states none.
 
-    Files that are not JSON are passed over here.
+    Files that are not JSON are ignored here.
     """
     if not folder.is_dir():
         return None

@@ -70,7 +70,7 @@ def answer(
             `text`. Rows of several kinds have no other common form.
         column: the name of the answers' column.
         token_ids: whether answers have these too.
-        ignore_unknown: whether columns that are no field of a row are passed over, instead of being errors.
+        ignore_unknown: whether columns that are no field of a row are ignored, instead of being errors.
         resources: of an actor, as in `Dataset.map_batches`: `num_cpus`, `num_gpus`, `memory`, `resources`,
             `accelerator_type`, `label_selector`, `runtime_env`.
 

@@ -35,7 +35,7 @@ def deployment(
         engine: arguments of `Engine`, such as `rows`, `max_tokens`, `drafter`.
         limits: what one request may take.
         server: arguments of `create_app`, such as `api_key`.
-        options: of the deployment, as `ray.serve.deployment` takes them: `num_replicas`, `ray_actor_options`,
+        options: options of the deployment, as `ray.serve.deployment` takes them: `num_replicas`, `ray_actor_options`,
             `autoscaling_config`, or, instead of the values here, `max_ongoing_requests` and
             `graceful_shutdown_timeout_s`.
 

@@ -1,4 +1,4 @@
-"""Which candidate computes an operation on this device, by measurement.
+"""Chooses by measurement which candidate computes an operation on this device.
 
     shapes.py    what two calls have in common that one choice serves: all but rows and slots
     recorded.py  the calls of a model, found by tracing it

@@ -1,4 +1,4 @@
-"""What was found about candidates, on disk, and the table of choices that programs are traced by."""
+"""Measurements of candidates, on disk, and the table of choices that programs are traced by."""
 
 import dataclasses
 import functools
@@ -20,13 +20,13 @@ ENDED = "the process ended, or was ended, while it was tried"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was found about one candidate for one class of calls.
+    """The measurement of one candidate for one class of calls.
 
     Attributes:
         device: kind of the device, and the versions of JAX and its library.
         operation, shape: the class.
         candidate: name of a backend, or of the reference.
-        seconds: of a call, for each of the numbers of rows that were tried; None was not timed.
+        seconds: seconds of a call for each number of rows that was tried; None: not timed.
         error: largest deviation from the reference, as a part of its largest number; None was not compared.
         reason: why it is not taken; "" is right.
     """

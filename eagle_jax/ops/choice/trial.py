@@ -23,7 +23,7 @@ from eagle_jax.ops.quantized import QuantArray
 
 LIMIT = 20.0  # seconds of a candidate, its compiling included
 ANSWERS = 10.0  # seconds in which a device that works adds two numbers
-LOOP, ROUNDS = 8, 5  # calls in one program, and runs of it, of which the fastest counts
+LOOP, ROUNDS = 8, 5  # calls in one program, and runs of it; the fastest run counts
 # Largest deviation, as a part of the largest number. Rows that meet quantized weights may be rounded to 8 bits.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
 QUANTIZED = 5e-2

@@ -34,7 +34,7 @@ class Addresses:
         x, w, y: operands and output.
         origin: sum of the row's codes, followed by the row's scale (quantized weights); or the row sum of x,
             in 16 lanes (`Tiles(row_sums=True)`); or null.
-        scales: of the outputs (quantized weights); or null.
+        scales: scales of the outputs (quantized weights); or null.
     """
 
     x: ir.Value

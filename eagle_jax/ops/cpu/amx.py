@@ -114,7 +114,7 @@ def multiply(
     Args:
         rows: address of the first, and the bytes from row to row.
         columns: address of each, and the bytes from word to word.
-        words: of a row.
+        words: words of a row.
     """
     (x, x_row), (weights, w_step) = rows, columns
     for column in range(len(weights)):

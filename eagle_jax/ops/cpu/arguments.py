@@ -12,7 +12,7 @@ class PackedAttention(NamedTuple):
     """Weights of an attention block.
 
     Attributes:
-        scale: of the norm; empty without a norm.
+        scale: scale of the norm; empty without a norm.
         qkv: packed; outputs are, for each kv head, its queries, its key, its value.
         o: packed.
     """
@@ -26,7 +26,7 @@ class PackedMLP(NamedTuple):
     """Weights of an MLP block.
 
     Attributes:
-        scale: of the norm.
+        scale: scale of the norm.
         gate_up: packed; all outputs of the gate first.
         down: packed.
     """

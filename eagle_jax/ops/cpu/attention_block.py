@@ -33,8 +33,8 @@ def attention_block(
     """Computes the block for rows of float32, and the keys and values of these rows; zeros for rows of padding.
 
     Args:
-        eps: of the norm.
-        factor: of the scores.
+        eps: epsilon of the norm.
+        factor: factor of the scores.
     """
     dtype = weights.qkv.dtype
     results = _result_types(residual.shape, x.shape, weights, arguments)

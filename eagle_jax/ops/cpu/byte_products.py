@@ -21,7 +21,7 @@ class DotProducts:
 
     Attributes:
         needs: what the CPU has to have, by LLVM's names.
-        name: of LLVM's intrinsic.
+        name: name of LLVM's intrinsic.
         size: bytes of a register.
         signed: weights are from -128 to 127; else from 0 to 255.
         small: it multiplies weights from 0 to `MAX_SMALL` alone.

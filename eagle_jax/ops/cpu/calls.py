@@ -22,7 +22,7 @@ class Call:
     """What a handler is called with, while its code is built.
 
     Attributes:
-        name: of the handler.
+        name: name of the handler.
         arguments, results: in the order of its signature, which they have been checked against.
     """
 

@@ -227,7 +227,7 @@ class Code:
     Object code is cached in the user's cache folder, next to XLA's, under a hash of everything that it depends on.
 
     Args:
-        name: of the module.
+        name: name of the module.
         build: adds the functions to the module.
 
     Raises:

@@ -47,7 +47,7 @@ def mlp_block(
     """Computes the block for rows of float32; zeros for rows of padding.
 
     Args:
-        eps: of the norm.
+        eps: epsilon of the norm.
         weights: the outputs of the gate end at the end of a panel.
         inner: intermediate size.
         num_valid: number of leading rows that are not padding.

@@ -191,7 +191,7 @@ def add_float_handlers(
     """Adds a handler for each dtype of float weights.
 
     Args:
-        names: of the handlers, by dtype.
+        names: names of the handlers, by dtype.
         signature: `signature(dtype, inputs)` for weights with so many inputs in a word.
         body: `body(call, arithmetic=...)` builds the work.
     """

@@ -23,7 +23,7 @@ class Panels(PackedWeight):
     Attributes:
         data: `[s, in, w]` of float32, or `[s, in / 2, 2 w]` of bfloat16, with two inputs of each output side by side.
             Outputs beyond those of the weight are zeros.
-        shape: of the weight.
+        shape: shape of the weight.
     """
 
     data: Float[Array, "s _ _"]

@@ -11,14 +11,14 @@ FLOAT8_FACTOR = 256.0  # an e4m3 with its bits in a float16 is so much smaller: 
 
 
 class ProductKind(NamedTuple):
-    """What a product's code depends on.
+    """The properties that a product's code depends on.
 
     Attributes:
-        bits: of a weight's code, 8 or 4.
-        x_bits: of an element of a row: 16, 8, or `FLOAT_ROWS` for floats.
-        levels: as in `ops.quantized.QuantType`.
+        bits: number of bits of a weight's code, 8 or 4.
+        x_bits: number of bits of an element of a row: 16, 8, or `FLOAT_ROWS` for floats.
+        levels: see `ops.quantized.QuantType`.
         has_minima: whether groups have minima; integers are unsigned then.
-        scale_dtype: of scales and minima, "float32" or "float16".
+        scale_dtype: dtype of scales and minima, "float32" or "float16".
     """
 
     bits: int

@@ -53,7 +53,7 @@ class QuantizedArithmetic:
     instruction. Indices into a table of levels are looked up in between.
 
     Attributes:
-        kind: of the products; rows of 8 bits need `has_byte_products`.
+        kind: kind of the products; rows of 8 bits need `has_byte_products`.
         in_bytes: a row of x of 16 bits is that of its low bytes, then that of its high ones, as AMX multiplies them.
     """
 
@@ -175,7 +175,7 @@ class Float8Arithmetic:
     one instruction; the scales make up for the factor.
 
     Attributes:
-        kind: of the products.
+        kind: kind of the products.
     """
 
     kind: ProductKind

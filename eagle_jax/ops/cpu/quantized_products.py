@@ -66,7 +66,7 @@ def product(
 
     Args:
         words: `[out / w, in bits / 32, w]`: codes, packed as `QuantizedArithmetic` says; w is a multiple of 16.
-        scales: of each group of inputs, a multiple of 16, as `QuantizedPanels` has them.
+        scales: scales of each group of inputs, a multiple of 16, as `QuantizedPanels` has them.
         num_valid: number of leading rows that are not padding; the results of the others are zeros.
     """
     (count, inputs), arithmetic = rows.shape, arithmetic_of(kind)
@@ -154,7 +154,7 @@ class _Sizes(NamedTuple):
         group: inputs of a group.
         blocks: number of blocks.
         width: outputs of a panel.
-        outputs: of all panels.
+        outputs: outputs of all panels.
         valid: number of rows that are not padding.
     """
 

@@ -64,8 +64,8 @@ class Checks:
     """Builds the checks of a handler: where one fails, the handler branches to `failed` with a message.
 
     Args:
-        builder: of the handler; stands after the checks once they are built.
-        name: of the handler.
+        builder: builder of the handler; stands after the checks once they are built.
+        name: name of the handler.
     """
 
     def __init__(self, builder: ir.IRBuilder, name: str):

@@ -63,7 +63,7 @@ def run_phases(call: Call, phases: Sequence[Phase], work: ir.Value, context: Any
     Args:
         work: multiplied vectors in all.
         context: values that the tasks need, in any pytree; each task is a function that gets them.
-        name: of these phases, if a handler has several calls of this function.
+        name: name of these phases, if a handler has several calls of this function.
     """
     builder = call.builder
     values, tree = jax.tree.flatten(context)
@@ -157,7 +157,7 @@ def _run_share(
     """Runs the tasks of a share that no thread has taken.
 
     Args:
-        addresses: of the job and of the phase.
+        addresses: addresses of the job and of the phase.
         counts: numbers of shares and of tasks.
     """
     (job, phase), (shares, tasks), num_done = addresses, counts, alloca(builder, 8)

@@ -53,7 +53,7 @@ class Tiles:
     """Functions that compute `y` for a few rows, added to a module when they are first called.
 
     Args:
-        arithmetic: of x and w.
+        arithmetic: arithmetic of x and w.
         streamed: w is read once, so it is prefetched. Not for quantized weights: their arithmetic takes longer, and
             some of these products became slower.
         row_sums: also adds the sum of each row of x (floats) to the number in 16 lanes at its origin.

@@ -14,7 +14,7 @@ class Lane:
     """One of the two answers.
 
     Attributes:
-        seconds: of decoding, since its first token.
+        seconds: time of decoding since the first token.
         result: the answer; None before it is complete.
     """
 
@@ -42,7 +42,7 @@ def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) 
     seconds that its own lane spent on decoding, prompts not included.
 
     Args:
-        options: of `stream`; they and all else are as there.
+        options: options of `stream`, as are the other arguments.
 
     Raises:
         ValueError, TypeError: as `stream` does.

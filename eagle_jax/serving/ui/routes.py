@@ -1,4 +1,4 @@
-"""What the page is made of, and what it asks."""
+"""The routes of the page: its files, and the requests that it makes."""
 
 import asyncio
 import importlib.resources
