@@ -226,7 +226,7 @@ def test_bad_folders_are_refused_in_one_sentence(folders, tmp_path):
 
     stated = json.loads((good / "config.json").read_text())
     for changes, said in (
-        ({"quantization_config": {"quant_method": "aqlm", "bits": 2}}, "in 2 bits by AQLM"),
+        ({"quantization_config": {"quant_method": "aqlm", "bits": 2}}, "in 2 bits by aqlm"),
         ({"quantization_config": {"quant_method": "new"}}, "quantized by new, which is not supported"),
         ({"quantization": {"group_size": 64, "bits": 2}, "quantization_config": {"bits": 2}}, "bits=2 of MLX is not"),
     ):
