@@ -16,20 +16,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh
 
 from benchmarks.common.command import begin, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import gpu_loop, shapes
 from benchmarks.compile_only.launches import launches
 from benchmarks.compile_only.used_slots import CHUNK, chip, compiled, on
-from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.loading.dtypes import BFLOAT16_FROM
 from eagle_jax.loop.prefill import prefill
 from eagle_jax.ops import VARIABLE
-from eagle_jax.sharding import AXES, Sharding
 from eagle_jax.workarounds import loop_options
 
 
@@ -60,9 +56,9 @@ def dtype_on(name: str) -> str:
 def programs(name: str, options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     """Prefill and loop, plainly and with a tree, of one request."""
     config, head = shapes.configs(options.target, options.layers)
-    here = Sharding(Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), AXES))
+    here = shapes.one_device()
     for nodes in (0, options.nodes):
-        policy = DynamicTree(*shapes.TREES[nodes]) if nodes else None
+        policy = shapes.policy_of(nodes)
         with chip(name):
             how: dict[str, Any] = dict(requests=1, slots=options.slots, quantize=None, dtype=jnp.dtype(dtype_on(name)))
             of = shapes.arguments(config, head, policy, here, **how)
