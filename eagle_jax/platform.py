@@ -3,17 +3,20 @@
 import contextlib
 import ctypes
 import hashlib
+import math
 import os
 import pathlib
 import platform
 import tempfile
 import warnings
+from typing import Any
 
 import jax
 import jaxlib
 
 # "off" leaves compiled programs in memory alone.
 KEEPING = "EAGLE_JAX_COMPILATION_CACHE"
+BFLOAT16_FROM = 8.0  # compute capability, NVIDIA's Ampere; below, XLA computes bfloat16 in float32
 JAX_KEEPS_FROM = 1.0  # seconds of compiling from which JAX keeps a program by default
 
 
@@ -93,6 +96,19 @@ def multiplies_bfloat16() -> bool:
     """
     flags = _cpu_facts().get("flags", "").split()
     return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def is_gpu_without_bfloat16() -> bool:
+    """Returns whether JAX runs on a GPU before NVIDIA's Ampere, such as a T4."""
+    return jax.default_backend() == "gpu" and compute_capability(jax.devices()[0]) < BFLOAT16_FROM
+
+
+def compute_capability(gpu: Any) -> float:
+    """Returns CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
+    try:
+        return float(gpu.compute_capability)
+    except (AttributeError, TypeError, ValueError):
+        return math.inf
 
 
 def cache_folder() -> pathlib.Path:

@@ -1,7 +1,7 @@
 """Do prefill and decoding loop compile for the devices that Colab lends, in the dtype that `load` chooses there?
 
 T4, L4, A100, and one chip of a TPU v5e or v6e, none of which is here: NVIDIA's and Google's compilers are asked, as by
-`benchmarks.compile_only.used_slots`. "on top" is what a program needs beside weights and caches, and "copied" are
+`benchmarks.compile_only.used_slots`. "on top" is what a program needs besides weights and caches, and "copied" are
 matrices that a step writes to memory in another type. With `--ops` the operations of a backend are asked for, such as
 `gpu` for our kernels; what does not compile is printed with the reason. Exits with 1 if anything is, or is copied.
 
@@ -11,7 +11,7 @@ matrices that a step writes to memory in another type. With `--ops` the operatio
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -21,12 +21,9 @@ from benchmarks.common.command import begin, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import gpu_loop, shapes
 from benchmarks.compile_only.launches import launches
-from benchmarks.compile_only.used_slots import CHUNK, chip, compiled, on
-from eagle_jax.decoding.sampling import GREEDY
-from eagle_jax.loading.dtypes import BFLOAT16_FROM
-from eagle_jax.loop.prefill import prefill
+from benchmarks.compile_only.used_slots import chip, compiled_loop, compiled_prefill
+from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.ops import VARIABLE
-from eagle_jax.workarounds import loop_options
 
 
 def main() -> int:
@@ -40,49 +37,30 @@ def main() -> int:
     options = own.parse_args()
     jax.config.update("jax_platforms", "cpu")  # the plugins compile; their devices are not there to be started
     os.environ[VARIABLE] = options.ops
-    rows = [(name, dtype_on(name), *row) for name in options.devices.split(",") for row in programs(name, options)]
-    columns = ("device", "dtype", "program", "compiles", "kernels", "on top, MB", "copied")
+    rows = [(name, *row) for name in options.devices.split(",") for row in programs(name, options)]
+    columns = ("device", "dtype", "tree", "program", "compiles", "kernels", "on top, MB", "copied")
     show(f"{options.target}, {options.layers} layers, {options.slots} slots, {options.ops}", columns, rows)
-    return int(any(row[3] != "yes" or row[-1] for row in rows))
-
-
-def dtype_on(name: str) -> str:
-    """What `eagle_jax.loading.dtypes.dtype_of` chooses for weights of bfloat16 there."""
-    gpu = gpu_loop.GPUS.get(name)
-    is_old = gpu is not None and float("{}.{}".format(*gpu.capability)) < BFLOAT16_FROM
-    return "float16" if is_old else "bfloat16"
+    return int(any(row[4] != "yes" or row[-1] for row in rows))
 
 
 def programs(name: str, options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     """Prefill and loop, plainly and with a tree, of one request."""
     config, head = shapes.configs(options.target, options.layers)
-    here = shapes.one_device()
     for nodes in (0, options.nodes):
-        policy = shapes.policy_of(nodes)
         with chip(name):
-            how: dict[str, Any] = dict(requests=1, slots=options.slots, quantize=None, dtype=jnp.dtype(dtype_on(name)))
-            of = shapes.arguments(config, head, policy, here, **how)
-        target, drafter, request, state = of
-        fixed = dict(mode=GREEDY, slots=options.slots, chunk=CHUNK, logprobs=0)
-
-        def read(*given: Any, fixed: dict[str, Any] = fixed) -> Any:
-            return prefill(*given, **fixed)
-
-        def loop(of: Any = of) -> jax.stages.Compiled:
-            jax.clear_caches()
-            with chip(name):
-                return shapes.lowered(on(name, of), mode=GREEDY).compile(loop_options())
-
-        what = f"{nodes} nodes" if nodes else "plain"
-        prompts = target, drafter, request, state.tokens
-        yield f"prefill, {what}", *outcome(lambda prompts=prompts, read=read: compiled(name, read, prompts))[:-1], ""
-        yield f"step, {what}", *outcome(loop)
+            dtype = dtype_of(None) or jnp.bfloat16  # which files have
+            how: dict[str, Any] = dict(requests=1, slots=options.slots, quantize=None, dtype=dtype)
+            of = shapes.arguments(config, head, shapes.policy_of(nodes), shapes.one_device(), **how)
+        what = jnp.dtype(dtype).name, f"{nodes} nodes" if nodes else "plain"
+        *read, _ = outcome(compiled_prefill, name, of, options.slots)
+        yield *what, "prefill", *read, ""
+        yield *what, "step", *outcome(compiled_loop, name, of)
 
 
-def outcome(compile_it: Any) -> tuple[Any, ...]:
+def outcome(compile_for: Callable[..., jax.stages.Compiled], *of: Any) -> tuple[Any, ...]:
     """Whether it compiles, or why not; its kernels, the megabytes that it needs, and matrices that it copies."""
     try:
-        program = compile_it()
+        program = compile_for(*of)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}", "", "", ""
     text, on_top = program.as_text(), program.memory_analysis().temp_size_in_bytes

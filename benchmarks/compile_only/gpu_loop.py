@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 from jax.experimental import topologies
@@ -127,9 +128,11 @@ def compiled(nodes: int, quantize: str | None, options: argparse.Namespace) -> j
 
 @contextlib.contextmanager
 def as_if_there(name: str = "h200") -> Iterator[None]:
-    """For all that asks which platform this is; newer Pallas asks which device."""
+    """For all that asks which platform this is, and what it can; newer Pallas asks which device."""
     with contextlib.ExitStack() as during:
         during.enter_context(shapes.platform("gpu"))
+        capability = float("{}.{}".format(*GPUS[name].capability))
+        during.enter_context(mock.patch("eagle_jax.platform.compute_capability", return_value=capability))
         if hasattr(jax.sharding, "AbstractDevice"):
             device = jax.sharding.AbstractDevice(GPUS[name].name, None, "gpu")
             mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)

@@ -18,12 +18,9 @@ import jax
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from benchmarks.compile_only import shapes
-from benchmarks.compile_only.used_slots import CHUNK, chip, compiled, on, whole
-from eagle_jax.decoding.sampling import GREEDY
+from benchmarks.compile_only.used_slots import chip, compiled_loop, compiled_prefill, whole
 from eagle_jax.inspection import plan
-from eagle_jax.loop.prefill import prefill
 from eagle_jax.ops import VARIABLE
-from eagle_jax.workarounds import loop_options
 
 FOUR = "1x2048x60,8x4096x60,32x4096x0,16x8192x16"
 MOST = 0.1  # of the plan, by which the two may differ
@@ -56,11 +53,7 @@ def sizes(name: str, requests: int, slots: int, nodes: int, options: argparse.Na
     here = shapes.one_device()
     with chip(name):
         of = shapes.arguments(config, head, policy, here, requests=requests, slots=slots, quantize=None)
-    fixed = dict(mode=GREEDY, slots=slots, chunk=CHUNK, logprobs=0)
-    read = compiled(name, lambda *given: prefill(*given, **fixed), (*of[:3], of[3].tokens))
-    jax.clear_caches()
-    with chip(name):
-        loop = shapes.lowered(on(name, of), mode=GREEDY).compile(loop_options())
+    read, loop = compiled_prefill(name, of, slots), compiled_loop(name, of)
     drafting = head if nodes else None
     planned = plan.of_configs(config, drafting, here.sizes, requests, slots, max(nodes, 1), "bfloat16")
     kept = planned.target + planned.head + planned.cache

@@ -59,6 +59,19 @@ def compiled(name: str, program: Callable[..., Any], of: tuple[Any, ...], **how:
         return jax.jit(program, **how).lower(*on(name, of)).compile(loop_options())
 
 
+def compiled_prefill(name: str, of: tuple[Any, ...], slots: int) -> jax.stages.Compiled:
+    """The prefill of all prompts, greedy, in chunks; `of` are the loop's arguments."""
+    fixed = dict(mode=GREEDY, slots=slots, chunk=CHUNK, logprobs=0)
+    return compiled(name, lambda *given: prefill(*given, **fixed), (*of[:3], of[3].tokens))
+
+
+def compiled_loop(name: str, of: tuple[Any, ...]) -> jax.stages.Compiled:
+    """The decoding loop, greedy."""
+    jax.clear_caches()
+    with chip(name):
+        return shapes.lowered(on(name, of), mode=GREEDY).compile(loop_options())
+
+
 def attention(options: argparse.Namespace) -> None:
     rows = []
     for name in options.chips.split(","):
@@ -113,12 +126,7 @@ def facts(name: str, requests: int, nodes: int, options: argparse.Namespace) -> 
         of = shapes.arguments(
             config, head, policy, here, requests=requests, slots=options.slots, quantize=options.quantize
         )
-    target, drafter, request, state = of
-    fixed = dict(mode=GREEDY, slots=options.slots, chunk=CHUNK, logprobs=False)
-    read = compiled(name, lambda *given: prefill(*given, **fixed), (target, drafter, request, state.tokens))
-    jax.clear_caches()
-    with chip(name):
-        loop = shapes.lowered(on(name, of), mode=GREEDY).compile(loop_options())
+    read, loop = compiled_prefill(name, of, options.slots), compiled_loop(name, of)
     text = loop.as_text()
     found = [f"{program.memory_analysis().temp_size_in_bytes / 1e6:.0f}" for program in (read, loop)]
     sizes = [largest(program.as_text(), options.slots) for program in (read, loop)]

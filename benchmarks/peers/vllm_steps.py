@@ -51,7 +51,7 @@ def main() -> int:
                 continue
             again, steps = vllm.ask([prompt, alike])
             if again != theirs[:alike]:
-                raise RuntimeError("vLLM gave the same prompt two texts; let nothing else run beside it")
+                raise RuntimeError("vLLM gave the same prompt two texts; run nothing else at the same time")
             rows.append((len(rows) + 1, len(own_ids), alike, steps, ours(prompt, alike)[1]))
     counted = [row[2:] for row in rows if row[3] != ""]
     if not counted:

@@ -36,9 +36,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-answering = (generate, chat, ui, serve, batch, bench, inspect, models, plan)
-making = (convert, quantize, demo, train, regenerate, datastore, tune, profile)
-for command in (*answering, *making):
+for command in (
+    generate,
+    chat,
+    ui,
+    serve,
+    batch,
+    bench,
+    inspect,
+    models,
+    plan,
+    convert,
+    quantize,
+    demo,
+    train,
+    regenerate,
+    datastore,
+    tune,
+    profile,
+):
     app.command()(command)
 app.add_typer(evaluate, name="eval")
 

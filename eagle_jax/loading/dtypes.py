@@ -1,14 +1,11 @@
 """Dtypes by name."""
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from eagle_jax.platform import multiplies_bfloat16
-
-BFLOAT16_FROM = 8.0  # compute capability; below, XLA computes bfloat16 in float32
+from eagle_jax.platform import is_gpu_without_bfloat16, multiplies_bfloat16
 
 
 def dtype_of(dtype: Any) -> Any:
@@ -19,18 +16,9 @@ def dtype_of(dtype: Any) -> Any:
     """
     if dtype is not None:
         return dtype_named(dtype)
-    platform = jax.default_backend()
-    if platform == "cpu":
+    if jax.default_backend() == "cpu":
         return None if multiplies_bfloat16() else jnp.float32
-    return jnp.float16 if platform == "gpu" and _capability(jax.devices()[0]) < BFLOAT16_FROM else None
-
-
-def _capability(gpu: Any) -> float:
-    """Returns CUDA's compute capability; infinite for GPUs of other makers, whose versions are no numbers."""
-    try:
-        return float(gpu.compute_capability)
-    except (AttributeError, TypeError, ValueError):
-        return math.inf
+    return jnp.float16 if is_gpu_without_bfloat16() else None
 
 
 def dtype_of_draft(dtype: Any, targets: Any) -> Any:

@@ -12,6 +12,7 @@ from eagle_jax.ops.packing import PackedWeight, Transposed
 from eagle_jax.ops.precision import precision
 from eagle_jax.ops.quantized import QuantArray, dequantized, levels_of
 from eagle_jax.ops.types import Affine
+from eagle_jax.platform import is_gpu_without_bfloat16
 from eagle_jax.sharding.tracing import is_sharded
 
 # Columns that CPUs dequantize at a time: a sixteenth of them within these bounds. XLA would hoist the dequantization of
@@ -23,11 +24,6 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
 # anew: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Other
 # numbers are slower than the next larger of these, and are padded to it.
 FEW_ROWS = (4, 8, 16, 32)
-
-# Where a product of one row is slow in XLA, which then gets it twice: CPUs have a fast path for two bfloat16 rows and
-# more, and for a GPU before Ampere, which has float16, a float32 copy of the matrix is written
-# (`benchmarks.compile_only.colab`).
-NOT_ALONE = (("cpu", jnp.dtype("bfloat16")), ("gpu", jnp.dtype("float16")))
 
 Weight = Array | QuantArray | PackedWeight | Transposed
 
@@ -83,13 +79,24 @@ def _contract(rows: Float[Array, "r i"], weight: Array | QuantArray, axis: int) 
 
 
 def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, "..."]:
-    is_single = rows.shape[0] == 1 and (jax.default_backend(), weight.dtype) in NOT_ALONE
+    is_single = rows.shape[0] == 1 and _is_slow_alone(weight.dtype)
     if is_single:
         rows = jnp.concatenate([rows, rows])
     if weight.dtype == jnp.float32 and axis == weight.ndim - 1 and jax.default_backend() == "cpu" and not is_sharded():
         return _as_stored_dot(rows, weight.reshape(-1, weight.shape[-1])).reshape(-1, *weight.shape[:-1])
     product = _accumulated(rows, weight, 1, axis)
     return product[:1] if is_single else product
+
+
+def _is_slow_alone(dtype: DTypeLike) -> bool:
+    """Returns whether XLA computes a single row faster if it gets it twice.
+
+    Its fast path on CPUs takes two bfloat16 rows or more. On GPUs before Ampere it writes a float32 copy of a float16
+    matrix for a single row (`benchmarks.compile_only.colab`).
+    """
+    if dtype == jnp.bfloat16:
+        return jax.default_backend() == "cpu"
+    return dtype == jnp.float16 and is_gpu_without_bfloat16()
 
 
 def _as_stored_dot(rows: Float[Array, "r i"], weight: Float[Array, "o i"]) -> Float[Array, "r o"]:

@@ -197,11 +197,7 @@ class Batch:
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
 
     def _fetch(self, length: np.ndarray) -> list[Columns]:
-        """Fetches the new columns of each row that is not done.
-
-        Args:
-            length: committed tokens of each row.
-        """
+        """Fetches the new columns of each row that is not done; `length` counts the committed tokens of each row."""
         running = [row for row in self.rows if not row.done]
         top = self.state.top if any(row.request.options.top_logprobs for row in running) else None
         end = (length + 1).tolist()
@@ -274,9 +270,7 @@ class Batch:
         return (programs.KeyedArgs(key, (params, *others)),)
 
     def _params_for(self, places: list[int]) -> BatchParams:
-        """Returns the parameters, with what the rows at `places` that go on ask of their logits; only the program that
-        does it takes it.
-        """
+        """Returns the parameters, with what the unfinished rows at `places` ask of their logits."""
         rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
         padded = [*going_on, *[DUMMY_REQUEST] * (len(places) - len(going_on))]

@@ -20,28 +20,16 @@ from eagle_jax.drafters.base import CommittedRows, View
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
+from tests.converters.public_configs import VICUNA
 
 WIDTH, MLP, HEADS, VOCAB, DRAFTED, LAYERS = 16, 20, 4, 24, 10, 8
 
 # The authors' training config, which their EAGLE-3 heads carry as it is: no rope_theta.
-AUTHORS: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "hidden_act": "silu",
+AUTHORS: dict[str, Any] = {key: value for key, value in VICUNA.items() if key != "_name_or_path"} | {
     "hidden_size": WIDTH,
-    "initializer_range": 0.02,
     "intermediate_size": MLP,
-    "max_position_embeddings": 2048,
-    "model_type": "llama",
     "num_attention_heads": HEADS,
     "num_hidden_layers": 1,
-    "pad_token_id": 0,
-    "rms_norm_eps": 1e-06,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float16",
-    "transformers_version": "4.28.1",
-    "use_cache": True,
     "vocab_size": VOCAB,
 }
 SPECFORGE = AUTHORS | {

@@ -1,11 +1,13 @@
 """Products are those of numpy, and have the gradients that autodiff would give them."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eagle_jax.ops.linear import FEW_ROWS, NOT_ALONE, matmul, reference
+from eagle_jax.ops.linear import FEW_ROWS, matmul, reference
 
 
 @pytest.mark.parametrize("count", [1, 2, FEW_ROWS[0], FEW_ROWS[0] + 1, FEW_ROWS[-1], FEW_ROWS[-1] + 1])
@@ -31,10 +33,20 @@ def test_the_gradients_of_a_product(shape, getkey):
         assert jnp.allclose(gradient, wanted_gradient, atol=1e-5)
 
 
-@pytest.mark.parametrize("platform, dtype", NOT_ALONE)
-def test_a_single_row_that_is_slow_alone_is_multiplied_twice(platform, dtype, monkeypatch):
+@pytest.mark.parametrize(
+    "platform, capability, dtype, rows",
+    [
+        ("cpu", None, "bfloat16", 2),
+        ("gpu", "7.5", "float16", 2),
+        ("cpu", None, "float16", 1),
+        ("gpu", "7.5", "bfloat16", 1),
+        ("gpu", "8.0", "float16", 1),
+    ],
+)
+def test_a_single_row_that_is_slow_alone_is_multiplied_twice(platform, capability, dtype, rows, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(compute_capability=capability)])
     row, weight = jnp.ones((1, 16), dtype), jnp.ones((8, 16), dtype)
     program = jax.make_jaxpr(lambda row, weight: reference(row, weight, jnp.int32(1)))(row, weight)
-    rows = [equation.invars[0].aval.shape[0] for equation in program.eqns if equation.primitive.name == "dot_general"]
-    assert rows == [2] and program.out_avals[0].shape == (1, 8)
+    read = [equation.invars[0].aval.shape[0] for equation in program.eqns if equation.primitive.name == "dot_general"]
+    assert read == [rows] and program.out_avals[0].shape == (1, 8)
