@@ -147,4 +147,4 @@ def test_a_folder_of_floats_whose_cache_alone_was_quantized(tmp_path, caplog):
     floats = (*every, published.EMBEDDING, published.OUTPUT)
     folder = published.write(tmp_path, packed(), scheme, floats=floats, more=scales)
     assert folder.dense == {} and published.loaded(folder).dtype == np.float32
-    assert ["cache of keys and values" in record.getMessage() for record in caplog.records] == [True]
+    assert ["quantized KV cache" in record.getMessage() for record in caplog.records] == [True]

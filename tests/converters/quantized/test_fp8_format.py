@@ -132,7 +132,7 @@ def test_activations_and_caches_that_are_not_rounded_are_told_once(tmp_path, cap
     published.check(folder)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2, messages
-    assert "EAGLE_JAX_ACTIVATIONS" in messages[0] and "cache of keys and values" in messages[1]
+    assert "EAGLE_JAX_ACTIVATIONS" in messages[0] and "quantized KV cache" in messages[1]
     caplog.clear()
     published.check(published.write(tmp_path / "quiet", published_as((1, 0), "weight_scale"), None))
     assert not caplog.records
