@@ -214,17 +214,21 @@ def _taps(inner: Mapping[str, Any], entries: Mapping[str, Any]) -> tuple[int, ..
     """Layers whose entering residual stream is read, of a flat config and its `eagle_config`."""
     entered = _layers(entries, TAPS, least=0)
     nested_left, flat_left = _layers(inner, TAPS, least=-1), _layers(entries, LEFT, least=-1)
-    for left, where in ((nested_left, "in eagle_config"), (flat_left, f"in {LEFT}")):
-        if left is None:
-            continue
-        taps = tuple(layer + 1 for layer in left)
-        if entered is not None and taps != entered:
-            raise ValueError(
-                f"{TAPS} is {list(entered)}, layers that the streams enter, and {list(left)} {where}, layers that they "
-                "leave; expected the latter to be one less, or one of the two alone"
-            )
-        entered = taps
-    return entered
+    if nested_left and flat_left and nested_left != flat_left:
+        raise ValueError(
+            f"{list(nested_left)} in eagle_config and {list(flat_left)} in {LEFT}, both layers that the streams leave; "
+            "expected the same in both, or one of the two alone"
+        )
+    left, where = (nested_left, "eagle_config") if nested_left else (flat_left, LEFT)
+    if left is None:
+        return entered
+    taps = tuple(layer + 1 for layer in left)
+    if entered is not None and taps != entered:
+        raise ValueError(
+            f"{TAPS} is {list(entered)}, layers that the streams enter, and {list(left)} in {where}, layers that they "
+            "leave; expected the latter to be one less, or one of the two alone"
+        )
+    return taps
 
 
 def _nested(entries: Mapping[str, Any], eagle3: bool) -> Stated:

@@ -277,3 +277,6 @@ def test_deepspec_taps_that_cannot_be(tmp_path: pathlib.Path):
     stated = DEEPSPEC | {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 4]}
     with refused(ValueError, "layers that the streams enter", "in target_layer_ids", "one less"):
         load_head(write(tmp_path, deepspec_values(), stated), deep_target())
+    nested = DEEPSPEC | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 5]}}
+    with refused(ValueError, "[0, 1, 2, 3, 5] in eagle_config", "in target_layer_ids", "the same in both"):
+        load_head(write(tmp_path, deepspec_values(), nested), deep_target())
