@@ -32,7 +32,7 @@ def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
     for model, tree, least in (
         (pair, "eagle1", 2.5),
         (pair, (60, 7, 10), 2.5),
-        (pair, (6, 0.2), 2.0),  # no more than it is sure of
+        (pair, (6, 0.2), 2.4),  # no more than it is sure of
         (eagle3, (60, 7, 10), 2.5),
     ):
         drafted = answers("eagle", tree, model)
