@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import sys
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from batches import padded, params_of
+from cycle_cases import COUNT, CYCLES, PROMPT, TARGET, cycle_state, target_state
 from jaxtyping import Array, Int
+from parity_cases import Case
+from reference import SOURCES, answers
 from safetensors.numpy import save_file
 
 from eagle_jax.configs.heads import Eagle3Config
@@ -29,12 +31,6 @@ from eagle_jax.loop.state import DecodeState
 from eagle_jax.models.lm import LM
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "models"))
-
-from cycle_cases import COUNT, CYCLES, PROMPT, TARGET, cycle_state, target_state  # noqa: E402
-from parity_cases import Case  # noqa: E402
-from reference import SOURCES, answers  # noqa: E402
 
 pytestmark = pytest.mark.parity
 

@@ -2,22 +2,19 @@
 
 import json
 import pathlib
-import sys
 
 import jax
 import numpy as np
 import pytest
+from family_cases import FAMILIES
+from parity_cases import texts
 from safetensors.numpy import load_file, save_file
+from test_family_parity import TOLERANCE, write
 
 from eagle_jax.api import describe, generate, load, quantize, with_head
 from eagle_jax.converters import load_target
 from eagle_jax.converters.heads.kinds import load_head
 from eagle_jax.inspection.plan import plan
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "models"))
-from family_cases import FAMILIES  # noqa: E402
-from parity_cases import texts  # noqa: E402
-from test_family_parity import TOLERANCE, write  # noqa: E402
 
 NAMES = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "glm4_moe", "deepseek_v3", "glm4_moe_lite")
 

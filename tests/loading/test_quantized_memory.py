@@ -1,11 +1,9 @@
 """Quantized files are loaded without their expansion to 16 bits, and what reading freed is given back."""
 
-import pathlib
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))  # benchmarks are outside of the installed package
 from benchmarks.decode.loading_memory import memory_of
 
 
