@@ -1,4 +1,4 @@
-"""Checks of arguments that are numbers, and of settings that must be those of before; values in messages."""
+"""Checks of numeric arguments and of equal settings, and how messages show values."""
 
 import json
 import math
@@ -8,25 +8,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """Returns `value` if it is a whole number (numpy's included) and not below `least`."""
-    if not is_whole_number(value) or value < least:
-        raise ValueError(f"{name}={reprlib.repr(value)}; expected a whole number, {least} or more")
+def whole_number(name: str, value: Any, minimum: int) -> int:
+    """Returns `value` as an int. Raises ValueError unless it is a whole number of at least `minimum`."""
+    if not is_whole_number(value) or value < minimum:
+        raise ValueError(f"{name}={reprlib.repr(value)}; expected a whole number, {minimum} or more")
     return int(value)
 
 
 def is_whole_number(value: Any) -> bool:
-    """Returns whether it is a whole number, numpy's included."""
+    """Returns whether `value` is a whole number, of Python or numpy."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether it is a real number, numpy's included."""
+    """Returns whether `value` is a real number, of Python or numpy."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def finite(name: str, value: Any) -> float:
-    """Returns `value` as a float if it is a finite number (numpy's included)."""
+    """Returns `value` as a float. Raises ValueError unless it is a finite number."""
     try:
         number = float(value) if is_number(value) else math.nan
     except OverflowError:
@@ -37,41 +37,40 @@ def finite(name: str, value: Any) -> float:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str] | None = None) -> str:
-    """Returns how two sets of settings differ, as `seed was 1 and is 2 now; tree was not set and is ...`; empty if
-    nowhere.
+    """Describes how settings differ: `seed was 1 and is 2 now; tree was not set and ...`; empty if they are equal.
 
     Args:
-        names: names of the settings that are compared; all by default.
+        names: the settings to compare; all by default.
     """
     compared = dict.fromkeys((*before, *now)) if names is None else names
-    other = [name for name in compared if before.get(name) != now.get(name)]
-    return "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))} now" for name in other)
+    changed = [name for name in compared if before.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))} now" for name in changed)
 
 
 def check_same_settings(
-    begun: Any, before: Mapping[str, Any], now: Mapping[str, Any], otherwise: str, names: Iterable[str] | None = None
+    path: Any, before: Mapping[str, Any], now: Mapping[str, Any], otherwise: str, names: Iterable[str] | None = None
 ) -> None:
-    """Refuses to go on with a file or folder that was begun with other settings, since results would be mixed.
+    """Refuses to continue a file or folder with other settings, which would mix results.
 
     Args:
-        begun: its path.
+        path: the file or folder.
         before, now, names: as in `differences`.
-        otherwise: what else one can do, as "name another folder".
+        otherwise: the alternative to equal settings in the message, such as "name another folder".
 
     Raises:
         ValueError: a setting differs.
     """
-    if other := differences(before, now, names):
-        raise ValueError(f"{begun} was begun with other settings: {other}; give the same, or {otherwise}")
+    if changes := differences(before, now, names):
+        raise ValueError(f"{path} was begun with other settings: {changes}; give the same, or {otherwise}")
 
 
-def cut(text: str, most: int = 60) -> str:
-    """Returns the beginning of a text in a message, if it is longer than so many characters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
+def cut(text: str, max_characters: int = 60) -> str:
+    """Shortens a text for a message: at most `max_characters`, with "..." for the rest."""
+    return text if len(text) <= max_characters else text[: max_characters - 3] + "..."
 
 
 def as_json(value: Any) -> str:
-    """Returns a value in a message, as JSON writes it, cut."""
+    """Formats a value for a message: JSON, shortened."""
     return cut(json.dumps(value, default=repr))
 
 

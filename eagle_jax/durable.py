@@ -1,4 +1,4 @@
-"""Files that a kill cannot spoil: whole or not there, appended line by line, written by one process at a time."""
+"""Crash-safe files: replaced as a whole, and written by one process at a time."""
 
 import contextlib
 import errno
@@ -11,15 +11,15 @@ from typing import IO, Any, BinaryIO
 
 try:
     import fcntl
-except ImportError:  # Windows, where files are not locked: nothing keeps a second process out
+except ImportError:  # Windows: files are not locked, so nothing keeps a second process out
     fcntl = None  # type: ignore[assignment]
 
-PART = ".part"
+PART = ".part"  # suffix of a file that is not complete
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Gives errors of the operating system inside the block that name no file, such as a full disk's, this one."""
+    """Adds `path` to each OSError of the block that names no file, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -30,7 +30,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of `path` when the block has ended well, and not before."""
+    """Opens a temporary file that replaces `path` if the block succeeds."""
     part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PART}")
     try:
         with naming(path), part.open("wb") as file:
@@ -44,28 +44,29 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> None:
-    """Keeps other processes out of an open file until it is closed; a lock ends with its process.
+    """Locks an open file against other processes until it is closed or this process ends.
 
     Args:
-        wait: until it is released.
+        what: name of the file in the message.
+        wait: waits for the lock instead of raising.
 
     Raises:
-        ValueError: another process holds it; `what` names it in the message.
+        ValueError: another process holds the lock.
     """
     if fcntl is None:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise ValueError(f"another process is writing into {what}; wait for its end, or name another") from None
+        raise ValueError(f"another process is writing into {what}; wait until it ends, or name another") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks
             raise
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk."""
-    if os.name == "nt":  # opens no folders
+    """Waits until the entries of a folder are on the disk."""
+    if os.name == "nt":  # folders cannot be opened
         return
     opened = os.open(folder, os.O_RDONLY)
     try:
@@ -75,8 +76,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def rewrite(to: Path, content: Callable[[], Any]) -> None:
-    """Replaces a file by `content()` as JSON, in one step: who reads it sees all of it or what was there before, and of
-    two processes that add something at a time neither loses it, as `content` reads the file while no other writes.
+    """Replaces a file with `content()` as JSON, atomically.
+
+    `content` is called under a lock, so it may read the file and add to it: no update of another process is lost.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.with_suffix(".lock").open("ab") as lock:

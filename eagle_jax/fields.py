@@ -1,4 +1,4 @@
-"""Fields of JSON objects: each is checked as it is taken, and unknown fields are refused."""
+"""Reads fields of JSON objects: each is checked, and unknown fields are refused."""
 
 import json
 import math
@@ -12,10 +12,10 @@ Check = Callable[[str, Any], T]
 
 
 class FieldError(ValueError):
-    """A field that cannot be followed, in one sentence.
+    """A field with a wrong value, in one sentence.
 
     Attributes:
-        param: the field's name.
+        param: name of the field.
     """
 
     def __init__(self, message: str, param: str):
@@ -24,13 +24,12 @@ class FieldError(ValueError):
 
 
 class Fields:
-    """The fields of one JSON object. null is the same as nothing.
+    """The fields of one JSON object; null counts as absent.
 
-    Objects inside it are read by `inside` and `each` alone, so they pass over what it passes over, and its `end` is
-    theirs.
+    Nested objects are read through `inside` and `each`: they share `ignore_unknown`, and `end` covers them too.
 
     Args:
-        ignore_unknown: ignores unknown fields; else they are refused.
+        ignore_unknown: whether unknown fields are ignored instead of refused.
     """
 
     def __init__(self, body: Mapping[str, Any], *, ignore_unknown: bool):
@@ -39,20 +38,20 @@ class Fields:
         self._children: list[Fields] = []
 
     def inside(self, name: str, value: Any) -> "Fields":
-        """Returns the fields of `value`, the object inside this one that has this name."""
+        """Returns the fields of `value`, the nested object `name`."""
         fields = Fields(mapping(self._where + name, value), ignore_unknown=False)
         fields._where, fields._ignored = f"{self._where}{name}.", self._ignored
         self._children.append(fields)
         return fields
 
     def each(self, name: str, value: Any) -> "list[Fields]":
-        """Returns the fields of each object in `value`, the list inside this one that has this name."""
+        """Returns the fields of each object in `value`, the nested list `name`."""
         if not isinstance(value, list):
             raise wrong(self._where + name, f"{self._where}{name}={_short(value)}; expected a list of objects")
         return [self.inside(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
 
     def object(self, name: str) -> "Fields":
-        """Returns the fields of an object that need not be there."""
+        """Takes an optional nested object and returns its fields."""
         empty: dict[str, Any] = {}
         return self.inside(name, self.take(name, mapping, empty))
 
@@ -67,12 +66,12 @@ class Fields:
         return check(self._where + name, value)
 
     def ignore(self, names: Mapping[str, Check[Any]]) -> None:
-        """Fields that say nothing about the answer."""
+        """Checks fields that do not affect the answer, and drops them."""
         for name, check in names.items():
             self.take(name, check, None)
 
     def only(self, supported: Mapping[str, Sequence[Any]]) -> None:
-        """Refuses fields that are known and not supported, unless they have one of the values that change nothing."""
+        """Refuses known but unsupported fields, unless they have one of the values that change nothing."""
         for name, values in supported.items():
             value = self._left.pop(name, None)
             if value is not None and not any(_same(value, other) for other in values):
@@ -80,11 +79,11 @@ class Fields:
                 raise wrong(self._where + name, f"{self._where}{name}={_short(value)} is not supported here{leave}")
 
     def wrong(self, name: str, message: str) -> FieldError:
-        """Returns the error of a field; `message` goes on after its name."""
+        """Returns the error of a field, whose name begins the message."""
         return wrong(self._where + name, f"{self._where}{name}{message}")
 
     def end(self) -> list[str]:
-        """Refuses what was not taken, here or further inside; or the names of what was passed over."""
+        """Refuses fields that were not taken, nested ones too; returns their names if unknown fields are ignored."""
         for child in self._children:
             child.end()
         if self._ignored is not None:
@@ -162,7 +161,7 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Returns a value in a message: what is long or deep is cut."""
+    """Formats a value for a message; long or nested values are shortened."""
     if isinstance(value, dict):
         return "{...}" if value else "{}"
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""Kinds of draft heads, one row each: what every room has of it, by name, imported where it is used.
+"""The kinds of draft heads, one row each, with the parts of each kind by name, imported on first use.
 
-A config says its kind (`config.kind`, and a head's `head.kind`), so no room asks for classes.
+A config has its kind (`config.kind`, and a head `head.kind`), so no code dispatches on classes.
 """
 
 import dataclasses
@@ -12,16 +12,16 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadKind:
-    """Where the parts of a kind of head are, as `module` or `module:name` below `eagle_jax`.
+    """The parts of one kind of head, as `module` or `module:name` in `eagle_jax`.
 
     Attributes:
-        title: what people call it.
+        title: its name in messages.
         network: the head with its weights, an `AnyHead`.
-        files: the module that reads and writes it, with the functions of `converters.heads.kinds.HeadFiles`.
-        drafter: the method that drafts with it, a row of `methods.registry.METHODS`.
-        convert: puts it into another format, as `converters.heads.renaming` does; empty where there is one alone.
-        begin: makes the head that a training begins with (`training.heads.first`); empty if it is not trained here.
-        loss: what a training minimises (`training.update`).
+        files: the module that reads and writes heads, with the functions of `converters.heads.kinds.HeadFiles`.
+        drafter: name of the drafting method, a row of `methods.registry.METHODS`.
+        convert: converts a head to another format (`converters.heads.renaming`); empty if there is only one format.
+        begin: creates the head that training starts from (`training.heads.first`); empty if it cannot be trained.
+        loss: the training loss (`training.update`).
     """
 
     title: str
@@ -34,7 +34,7 @@ class HeadKind:
 
     @property
     def one(self) -> str:
-        """The title with its article, where it has one."""
+        """The title with its article, as in "an EAGLE-3 head"; plural titles have none."""
         return self.title if self.title.endswith("heads") else f"{'an' if self.title[0] in 'EM' else 'a'} {self.title}"
 
     def get(self, part: str) -> Any:
@@ -77,7 +77,7 @@ def _side_by_side(title: str, name: str) -> HeadKind:
     )
 
 
-# In the order in which files are asked whose they are: EAGLE's last, since others have tensors of the same names.
+# In the order in which files are matched: EAGLE last, since other heads have tensors of the same names.
 HEAD_KINDS: Mapping[str, HeadKind] = {
     "dflash": _block("DFlash head"),
     "dspark": _block("DSpark head"),

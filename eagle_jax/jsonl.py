@@ -1,4 +1,4 @@
-"""Files of JSON records, one a line, that a kill cannot spoil: locked, appended to, repaired when opened."""
+"""Crash-safe files of JSON records, one per line: locked, appended to, repaired when opened."""
 
 import json
 import os
@@ -10,28 +10,28 @@ from typing import Any, Generic, TypeVar
 from eagle_jax.durable import hold, naming, sync_folder
 
 Entry = TypeVar("Entry")
-Read = Callable[[bytes, int], Entry | None]  # of a line, its end included if it has one, and its number from 1
+Read = Callable[[bytes, int], Entry | None]  # of a line (with its end, if any) and its number, from 1
 
 
 class JsonLines(Generic[Entry]):
     """A file that one process at a time appends records to.
 
-    A record is the operating system's as soon as it is appended, so that a process that is killed loses none. One that
-    was being written is cut off when the file is opened again.
+    An appended record is handed to the operating system at once, so a killed process loses none. A half-written record
+    is removed when the file is opened again.
 
     Args:
-        path: created if it does not exist.
-        read: what to remember of a line. None says that it is damaged or unfinished: it is cut off with all that
-            follows. ValueError refuses the file.
-        sync_every: seconds between two waits for the disk, after which a machine that loses its power has the records
-            too. 0 waits after every one.
+        path: the file, created if it does not exist.
+        read: parses a line into an entry. None means that the line is damaged or unfinished: it is removed, with all
+            that follows. ValueError refuses the file.
+        sync_every: seconds between two waits for the disk, which make records survive a power failure. 0 waits after
+            every record.
 
     Attributes:
-        entries: what `read` gave for the lines that the file held when it was opened.
-        cut: bytes that were cut off then.
+        entries: the entries of the lines that the file had when it was opened.
+        cut: number of bytes that were removed then.
 
     Raises:
-        ValueError: another process is writing into it, or `read` refuses it. Nothing is changed.
+        ValueError: another process is writing into the file, or `read` refuses it. Nothing is changed.
     """
 
     def __init__(self, path: Path, read: Read[Entry], *, sync_every: float = 0.0):
@@ -51,7 +51,7 @@ class JsonLines(Generic[Entry]):
             raise
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Writes records, all with one wait for the disk if one is due."""
+        """Appends records, with one wait for the disk if that is due."""
         with naming(self._path):
             self._file.write(b"".join(map(to_line, records)))
             self._file.flush()
@@ -59,7 +59,7 @@ class JsonLines(Generic[Entry]):
             self._sync()
 
     def close(self) -> None:
-        """Waits for the disk, and lets other processes in."""
+        """Waits for the disk and releases the lock."""
         if not self._file.closed:
             self._sync()
             self._file.close()
@@ -77,7 +77,7 @@ class JsonLines(Generic[Entry]):
 
 
 def complete_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes]]:
-    """Yields `read(line)` and the line for each line of a file, up to the first that is damaged or has no end."""
+    """Yields entry and line for each line of a file, up to the first damaged or unfinished line."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             entry = read(line, number)
@@ -87,12 +87,12 @@ def complete_lines(path: Path, read: Read[Entry]) -> Iterator[tuple[Entry, bytes
 
 
 def to_line(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as a line."""
+    """Formats a record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
 def parsed(line: bytes) -> Any:
-    """Returns the JSON value of a line; None if there is none."""
+    """Parses a line of JSON; None if it is not valid."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

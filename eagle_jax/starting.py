@@ -1,6 +1,6 @@
-"""Ctrl-C while the command still imports what it needs, which takes seconds: it ends at once and without a traceback.
+"""Lets Ctrl-C end the command without a traceback while it still imports its libraries, which takes seconds.
 
-This module imports nothing that takes time, and is the first that the package imports.
+This module imports nothing slow, and the package imports it first.
 """
 
 import pathlib
@@ -11,7 +11,7 @@ _changed = False  # whether `begin` changed anything
 
 
 def begin() -> None:
-    """Lets the system end a process that is the `eagle-jax` command; of others nothing is changed."""
+    """Gives Ctrl-C its default action in the `eagle-jax` command; other processes are left alone."""
     global _changed
     name = pathlib.Path(sys.argv[0]).name if sys.argv else ""
     is_command = name.removesuffix(".exe") == "eagle-jax" or (name == "-m" and "eagle_jax" in sys.orig_argv)
@@ -21,6 +21,6 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Makes Ctrl-C a KeyboardInterrupt again, if `begin` changed that."""
+    """Makes Ctrl-C raise KeyboardInterrupt again, if `begin` changed that."""
     if _changed:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,11 +17,10 @@ def static(**kwargs: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static))
 def pytree(cls: type[T]) -> type[T]:
-    """Makes `cls` a frozen dataclass that flattens without calling `__init__`.
+    """Makes `cls` a frozen dataclass and a pytree that unflattens without calling `__init__`.
 
-    JAX rebuilds trees from placeholders (`eval_shape`, `vmap`, tree maps over `None`). An `__init__` that checks shapes
-    would refuse those, so unflattening writes the fields directly and the checks stay on for values that people
-    construct.
+    JAX rebuilds trees from placeholders (`eval_shape`, `vmap`, tree maps over `None`), which an `__init__` that checks
+    shapes would refuse. The checks still run for values that people construct.
     """
     frozen = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(frozen)  # type: ignore[arg-type]  # mypy does not see that `frozen` is a dataclass
@@ -50,11 +49,11 @@ def pytree(cls: type[T]) -> type[T]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A tree that was flattened once, for the many calls of programs that would flatten it each time.
+    """A pytree that is flattened once, and not again in each of many calls.
 
     Attributes:
-        leaves: of the tree.
-        structure: of the tree.
+        leaves: leaves of the tree.
+        structure: its tree definition.
     """
 
     leaves: tuple[Any, ...]
@@ -67,7 +66,7 @@ class Packed:
 
 
 def unpacked(value: Any) -> Any:
-    """Returns the tree, if it was packed."""
+    """Returns the tree of a `Packed`; other values as they are."""
     return jax.tree.unflatten(value.structure, value.leaves) if isinstance(value, Packed) else value
 
 

@@ -1,4 +1,4 @@
-"""Tiny models made on the spot, for tests of this library and of what is built on it."""
+"""Tiny models for tests, of this library and of code that uses it."""
 
 import dataclasses
 import importlib
@@ -193,8 +193,8 @@ def _trained(
     """Returns the head after `steps` updates (Adam), each with 64 of 2048 texts of 1 to 16 tokens.
 
     Args:
-        block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`: of what it drafts after the roots at
-            `start`, which the text goes on from: the root and the tokens after it.
+        block_loss: `block_loss(head, tokens[b n], streams, start[b], text[b p])`, the loss of the drafts after the
+            roots at `start`; `text` is the root and the true tokens after it.
     """
     texts, longest = 2048, 16
     text_key, length_key, order_key = jax.random.split(jax.random.key(seed + 1), 3)
@@ -228,9 +228,7 @@ def _trained(
 
 
 def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Float[Array, ""]:
-    """Computes the cross-entropy of what follows the first token of `text`, by the slots and by what follows each true
-    token.
-    """
+    """Computes the cross-entropy of the tokens after the root, by the slots alone and given each true token."""
     entropy = optax.softmax_cross_entropy_with_integer_labels
     loss = entropy(slots.logits, text[:, 1:]).mean()
     if head.config.markov is None and head.config.selector is None:
@@ -251,13 +249,13 @@ def _block_loss(head: DFlash, slots: BlockOutput, text: Int[Array, "b _"]) -> Fl
 
 
 def _one_layer(config: LlamaConfig) -> LlamaConfig:
-    """Returns a draft layer like the target's: dense, within the window, if there is one."""
+    """Returns a config of one dense layer of the target's sizes, with its window, if any."""
     changes = config.of_llama() | {"rope": config.rope.for_heads(), "experts": None, "full_attention_layers": ()}
     return dataclasses.replace(config, num_hidden_layers=1, **changes)
 
 
 def cpu_backend() -> Any:
-    """Returns the module of the CPU backend; None where its folder is not there, or it cannot be used."""
+    """Returns the module of the CPU backend; None if it is missing or cannot be used."""
     try:
         backend = importlib.import_module("eagle_jax.ops.cpu.backend")
     except ImportError:

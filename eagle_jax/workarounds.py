@@ -1,4 +1,4 @@
-"""What is done against faults of JAX and XLA, each with the version at which it can be deleted.
+"""Workarounds for faults of JAX and XLA, each with the version at which it can be deleted.
 
 | what | needed by | delete when |
 |---|---|---|
@@ -48,7 +48,7 @@ def guard_cpu_reductions() -> None:
 
 
 def _backend_is_running() -> bool:
-    """Returns whether JAX has started a backend: from then on it refuses another number of CPU devices."""
+    """Returns whether JAX has started a backend; it then refuses to change the number of CPU devices."""
     count = getattr(jax.config, "jax_num_cpu_devices")
     try:
         jax.config.update("jax_num_cpu_devices", count + 1)
@@ -59,11 +59,10 @@ def _backend_is_running() -> bool:
 
 
 def exact_reduction_options() -> dict[str, str]:
-    """Returns compiler options that keep XLA:CPU from cutting every softmax and norm into windows of 32 before it adds
-    them up.
+    """Returns compiler options that keep XLA:CPU from splitting each softmax and norm into windows of 32.
 
-    A sum over a whole large matrix is then made number after number, and far less exact; one over its rows is not. On
-    other devices there are no options. Asking which device it is starts JAX's backend.
+    A sum over a whole large matrix is then sequential and far less exact; sums over rows are not affected. Empty on
+    other devices. Starts JAX's backend.
     """
     return {"xla_disable_hlo_passes": "tree_reduction_rewriter"} if jax.default_backend() == "cpu" else {}
 
@@ -71,9 +70,9 @@ def exact_reduction_options() -> dict[str, str]:
 def loop_options() -> dict[str, Any]:
     """Returns the compiler options of the decoding loop.
 
-    On CPUs XLA copies each whole cache array twice a step without the first. With it the numbers of jaxlib 0.10.2 are
-    wrong where a loop stands in a loop in the decoding loop: a step may hold loops, but no loop in a loop. On GPUs XLA
-    dequantizes whole matrices that are quantized in groups, in memory and in every step.
+    On CPUs, without the first option XLA copies every cache array twice a step. With it, jaxlib 0.10.2 computes wrong
+    numbers if a loop of the step contains a loop, so no step may. On GPUs, without the option XLA dequantizes whole
+    group-quantized matrices in memory, in every step.
     """
     platform = jax.default_backend()
     if platform == "cpu":
@@ -85,9 +84,7 @@ def loop_options() -> dict[str, Any]:
 
 @functools.cache
 def _supported_option(name: str) -> dict[str, Any]:
-    """Returns the option, switched on, if this XLA has it: one that it has not, as experiments come to have, is an
-    error.
-    """
+    """Returns the option, switched on, if this XLA knows it; unknown options are errors, and experimental ones go."""
     try:
         jax.jit(lambda: jnp.zeros(()), compiler_options={name: True}).lower().compile()
     except jax.errors.JaxRuntimeError as error:
@@ -101,8 +98,8 @@ def _supported_option(name: str) -> dict[str, Any]:
 def gather(table: Array, first: Array, third: Array | None = None) -> Array:
     """Returns `table[first]`, or `table[first, :, third]`; as float32 where a CPU gathers bfloat16.
 
-    XLA:CPU of jaxlib 0.10.2 has no gather of bfloat16: in a loop it makes float32 of the whole table first, once a
-    call. Bits it gathers as they are; the barrier keeps it from converting them before.
+    XLA:CPU of jaxlib 0.10.2 cannot gather bfloat16: it converts the whole table to float32 in each call. It gathers
+    integers, so the bits are gathered as uint16; the barrier keeps XLA from moving the conversion before the gather.
     """
     if table.dtype != jnp.bfloat16 or jax.default_backend() != "cpu":
         return _indexed(table, first, third)

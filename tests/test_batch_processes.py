@@ -99,7 +99,7 @@ def test_one_model_over_two_processes_writes_what_one_process_does(tmp_path, ask
     both = [start(folder, *asked, *meeting, "--process", str(number)) for number, folder in enumerate(folders)]
     said = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [1, 1], said
-    assert "7 rows answered, 2 were there before, 1 failed" in said[0][0], said
+    assert "7 rows answered, 2 answered before, 1 failed" in said[0][0], said
     assert (folders[0] / "answers.jsonl").read_bytes() == alone
     assert [path.name for path in folders[1].iterdir()] == ["prompts.jsonl"]
 

@@ -109,7 +109,7 @@ def test_it_can_be_switched_off(unset, monkeypatch, tmp_path):
 def test_a_user_without_a_home(unset, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(platform.pathlib.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    with pytest.warns(RuntimeWarning, match="are not kept .this user has no home; let XDG_CACHE_HOME"):
+    with pytest.warns(RuntimeWarning, match="are not kept .this user has no home folder; let XDG_CACHE_HOME"):
         platform.keep_programs()
 
 

@@ -1,4 +1,4 @@
-"""Answers in the terminal: the text on stdout, reasoning dim on stderr."""
+"""Streams answers to the terminal: text on stdout, reasoning dim on stderr."""
 
 from typing import Annotated, Any
 
@@ -10,22 +10,22 @@ Thinking = Annotated[
     bool | None,
     options.model_option(
         "--thinking/--no-thinking",
-        "Have the model reason before it answers, or not, where its chat template can be told so.",
+        "Turn the model's reasoning on or off, if its chat template supports that.",
     ),
 ]
 
 
 def as_chat(messages: list[dict[str, str]], thinking: bool | None) -> Any:
-    """Returns a conversation as a prompt that says whether the model is to reason."""
+    """Returns a conversation as a prompt, with `enable_thinking` set for the chat template if `thinking` is."""
     return messages if thinking is None else api.Chat(messages, template={"enable_thinking": thinking})
 
 
 class AnswerWriter:
-    """Writes an answer as it comes.
+    """Writes an answer as it streams.
 
     Args:
-        model: that answers.
-        prompt: the conversation, or plain text, whose answer is all text.
+        model: the model that answers.
+        prompt: a conversation; or text, whose answer is not searched for reasoning.
 
     Attributes:
         text: the answer so far, without reasoning.
@@ -41,7 +41,7 @@ class AnswerWriter:
             self._answer = api.ChatAnswer(model.tokenizer, "", prompt=ids, reasoning=reasoning)
 
     def add(self, chunk: api.Chunk) -> None:
-        """Writes what a chunk brings."""
+        """Writes the text of a chunk."""
         if self._answer is None:
             self.text += chunk.text
             write(chunk.text)

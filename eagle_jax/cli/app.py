@@ -78,10 +78,10 @@ def options(
     exactly what plain decoding would have written. Without `--target` a command uses SmolLM2-135M-Instruct,
     downloaded once (93 MB); `--target toy` is a small pair that comes with the package.
     """
-    # transformers is here for tokenizers and configs; that PyTorch is missing is nothing to warn of.
+    # transformers is used for tokenizers and configs alone, so it need not warn that PyTorch is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a failed download is reported in one sentence
-    warnings.formatwarning = lambda message, *_, **__: f"eagle-jax: {message}\n"  # without a line of source
+    warnings.formatwarning = lambda message, *_, **__: f"eagle-jax: {message}\n"  # no source line
 
 
 def main() -> None:

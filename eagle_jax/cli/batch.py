@@ -1,4 +1,4 @@
-"""`eagle-jax batch`: files of prompts in, a file of answers out."""
+"""`eagle-jax batch`: answers files of prompts."""
 
 import dataclasses
 import math
@@ -18,9 +18,7 @@ from eagle_jax.cli.meter import meter
 def batch(
     files: Annotated[
         list[pathlib.Path],
-        typer.Argument(
-            metavar="IN.jsonl... OUT.jsonl", help="Rows to answer, and where the answers go; the output last."
-        ),
+        typer.Argument(metavar="IN.jsonl... OUT.jsonl", help="Rows to answer, then the file for the answers."),
     ],
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     sampling: options.SamplingOptions = options.SamplingOptions(),
@@ -33,27 +31,29 @@ def batch(
     token_ids: Annotated[bool, options.output_option("--token-ids", "Write the answers' tokens too.")] = False,
     ignore_unknown: options.IgnoreUnknown = False,
     merge: Annotated[
-        bool, options.hosts_option("--merge", "Make OUT.jsonl of parts that lie beside it, and answer nothing.")
+        bool, options.hosts_option("--merge", "Merge the parts next to OUT.jsonl into it, and answer nothing.")
     ] = False,
     processes: options.Processes = None,
     process: options.Process = None,
     coordinator: options.Coordinator = None,
-    timeout: Annotated[float, options.hosts_option("--timeout", "Seconds to wait for the others.", min=1)] = 300.0,
+    timeout: Annotated[
+        float, options.hosts_option("--timeout", "Seconds to wait for the other processes.", min=1)
+    ] = 300.0,
     one_model: Annotated[
         bool,
         options.hosts_option(
             "--one-model",
-            "One model over the devices of all processes, which work on the same rows; needs --coordinator.",
+            "Shard one model over the devices of all processes, which work on the same rows; needs --coordinator.",
         ),
     ] = False,
 ) -> None:
-    """Answer every row of JSON-lines files, durably and over as many hosts as there are.
+    """Answer every row of JSON-lines files; a killed job continues, and several hosts may share it.
 
     A row is `{"id": "a", "prompt": "..."}`, with `messages` (a chat) or `prompt_ids` (tokens) instead of `prompt`,
-    and options of its own if it likes: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, and the names of
-    `--set`. OpenAI's batch form is understood too, and answered in its own. Rows that cannot be answered get an
-    `error`, and the exit code is 1 then. Answers are kept as they are finished: the same command continues where a job
-    was stopped or killed, and the output, in the order of the input, comes out the same.
+    and optional settings of its own: max_new_tokens, temperature, top_k, top_p, min_p, seed, stop, and the names of
+    `--set`. Rows in OpenAI's batch format are answered in that format. Rows that cannot be answered get an `error`, and
+    the exit code is 1. Each answer is saved when it is finished: the same command continues a job that was stopped or
+    killed, and the output, in the order of the input, is the same.
 
     **Examples**
 
@@ -118,7 +118,9 @@ def _mesh(mesh: str | None, coordinator: str | None, one_model: bool) -> str | N
     """Returns the mesh: a process's own devices for a model of its own, all devices for a shared model."""
     if one_model:
         if mesh is not None and mesh.startswith(api.LOCAL):
-            raise ValueError(f"--mesh {mesh} is of one process's devices and --one-model of all; give one of the two")
+            raise ValueError(
+                f"--mesh {mesh} names the devices of one process, and --one-model shards over all; give one of the two"
+            )
         return mesh or "auto"
     return mesh if mesh is None or coordinator is None else api.LOCAL + mesh.removeprefix(api.LOCAL)
 
@@ -128,17 +130,20 @@ def _merge(files: list[pathlib.Path]) -> None:
         raise ValueError(f"--merge takes the output alone, and {len(files)} files were given")
     missing = api.merge(files[0])
     if missing:
-        raise ValueError(f"{'; '.join(missing)}; run the job on these hosts to its end, and collect their parts here")
+        raise ValueError(f"{'; '.join(missing)}; finish the job on these hosts, and collect their parts here")
     out.print(f"complete: {files[0]}", markup=False)
 
 
 def _report(output: pathlib.Path, tally: api.Tally, missing: list[str], hosts: int) -> None:
     parts = [f"{tally.answered:,} rows answered"]
-    parts += [f"{tally.before:,} were there before"] if tally.before else []
+    parts += [f"{tally.before:,} answered before"] if tally.before else []
     parts += [f"{tally.failed:,} failed"] if tally.failed else []
     out.print(f"{', '.join(parts)}: {output}", markup=False)
     if math.isfinite(tally.utilisation.fraction):
         err.print(f"{tally.tokens:,} tokens; rows of the batch were busy {tally.utilisation.fraction:.0%} of the time")
     if missing:
         err.print(f"Not all of the {hosts} parts are complete here: {'; '.join(missing)}.", markup=False)
-        err.print(f"The last host makes {output}; or collect the parts, and give it to --merge.", markup=False)
+        err.print(
+            f"The last host to finish writes {output}; or collect the parts here and run --merge {output}.",
+            markup=False,
+        )

@@ -16,7 +16,7 @@ def bench(
     questions: Annotated[
         pathlib.Path, options.option("--questions -q FILE.jsonl", "Questions in Spec-Bench's format.")
     ],
-    limit: Annotated[int | None, options.option("--limit", "Ask only the first so many.", min=1)] = None,
+    limit: Annotated[int | None, options.option("--limit", "Ask only the first N questions.", min=1)] = None,
     repeats: options.Repeats = 1,
     pair: options.ModelOptions = options.ModelOptions(),
     chat: options.Chat = None,
@@ -27,8 +27,8 @@ def bench(
     """Measure plain decoding against EAGLE on the same questions, in one run.
 
     Each line of the file is a JSON object with `question_id`, `category` and `turns`. The two methods take turns, one
-    request at a time; a request that had to compile is repeated, ten times at most, so compiling is not timed. Speeds
-    are tokens divided by seconds, prefill included.
+    request at a time. A request that had to compile is repeated, up to ten times, so compiling is not timed. Speeds are
+    tokens divided by seconds, prefill included.
 
     **Examples**
 
@@ -40,7 +40,7 @@ def bench(
     methods = (PLAIN, dataclasses.replace(EAGLE, tree=parsing.parse_tree(tree)))
     model = pair.load()
     if model.head is None:
-        raise ValueError("bench compares with an EAGLE head, and none was loaded; name one with --head")
+        raise ValueError("bench needs an EAGLE head, and none was loaded; name one with --head")
     prompter = Prompter(model, parsing.wants_chat(model, chat), sampling.max_new_tokens)
     skipped = skipped_of(prompter, selected)
     conversations: dict[str, list[Conversation]] = {method.name: [] for method in methods}

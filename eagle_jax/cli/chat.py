@@ -14,7 +14,7 @@ from eagle_jax.cli.console import err, one_sentence, out, stats_line, waiting, w
 HELP = """\
 /clear   forget the conversation
 /stats   tokens, steps and speed of this session
-/help    this list
+/help    show this list
 /quit    leave (or Ctrl-D)"""
 QUESTION = {"role": "user", "content": "Hello."}
 
@@ -37,7 +37,7 @@ class Conversation:
 
     def statistics(self) -> str:
         if not self.results:
-            return "nothing was answered yet"
+            return "no answers yet"
         tokens = sum(len(result.token_ids) for result in self.results)
         steps = sum(result.stats.steps for result in self.results)
         seconds = sum(result.stats.decode_seconds for result in self.results)
@@ -59,9 +59,9 @@ def chat(
     max_tokens: options.MaxTokens = None,
     prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
 ) -> None:
-    """Talk with the model; it sees the whole conversation. Type /help for what else there is.
+    """Chat with the model, which sees the whole conversation. Type /help for the commands.
 
-    Ctrl-C stops an answer and keeps what was written of it; Ctrl-D leaves.
+    Ctrl-C stops an answer and keeps its text so far; Ctrl-D leaves.
 
     **Examples**
 
@@ -76,10 +76,10 @@ def chat(
     if not getattr(model.tokenizer, "chat_template", None):
         raise ValueError(
             "a conversation needs a chat template, and the model's tokenizer has none; put one into its folder as "
-            'chat_template.jinja, or let it go on with plain text: eagle-jax generate --raw "Once upon a time"'
+            'chat_template.jinja, or continue plain text: eagle-jax generate --raw "Once upon a time"'
         )
     conversation = Conversation(model, system, thinking)
-    if system is not None:  # some templates have no place for it
+    if system is not None:  # some templates refuse system messages
         encode(
             model.tokenizer, [*conversation.messages, QUESTION], model.target.config.vocab_size, "the system message"
         )
@@ -93,29 +93,29 @@ def chat(
 
 
 def _converse(engine: Any, conversation: Conversation, request: dict[str, Any]) -> None:
-    """Answers line after line."""
+    """Answers lines until the end of input or /quit."""
     err.print("Type a message, or /help.", style="dim")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # line editing and history in `input`
     while (line := _read()) is not None and line != "/quit":
         if line.startswith("/"):
-            _obey(line, conversation)
+            _run_command(line, conversation)
         elif line:
             _answer(engine, conversation, line, request)
 
 
 def _read() -> str | None:
     """Returns the next line without its outer spaces; None at the end of input."""
-    talking = sys.stdin.isatty()
+    is_terminal = sys.stdin.isatty()
     try:
-        return input("> " if talking else "").strip()
+        return input("> " if is_terminal else "").strip()
     except EOFError:
-        if talking:
+        if is_terminal:
             write("\n")
         return None
 
 
-def _obey(line: str, conversation: Conversation) -> None:
+def _run_command(line: str, conversation: Conversation) -> None:
     if line == "/clear":
         conversation.clear()
         err.print("The conversation is forgotten.", style="dim")
@@ -128,7 +128,7 @@ def _obey(line: str, conversation: Conversation) -> None:
 
 
 def _answer(engine: Any, conversation: Conversation, line: str, request: dict[str, Any]) -> None:
-    """Streams one answer and remembers it. A request that the engine refuses leaves the conversation as it was."""
+    """Streams one answer and adds it to the conversation, unless the engine refuses the request."""
     conversation_so_far = [*conversation.messages, {"role": "user", "content": line}]
     result, ticket, writer, prompt = None, None, None, as_chat(conversation_so_far, conversation.thinking)
     try:

@@ -1,4 +1,4 @@
-"""What commands share: where they write, how they fail, how they show a stream."""
+"""Output shared by all commands: consoles, errors, spinners, streams and JSON."""
 
 import contextlib
 import functools
@@ -31,11 +31,10 @@ TRACEBACK = "EAGLE_JAX_TRACEBACK"
 
 
 def one_sentence(command: Command) -> Command:
-    """Makes a function a command: parameters that are dataclasses become options, one for each of their fields.
+    """Makes a function a command: a parameter that is a dataclass becomes one option for each of its fields.
 
-    What a user can get wrong becomes one sentence on stderr and exit code 2. Wrong values, wrong files and missing
-    extras raise ValueError, TypeError, OSError and ImportError. With EAGLE_JAX_TRACEBACK=1 in the environment they keep
-    their traceback.
+    Errors that a user can cause (ValueError, TypeError, OSError, ImportError) become one sentence on stderr and exit
+    code 2; with EAGLE_JAX_TRACEBACK=1 in the environment they keep their traceback.
     """
     signature, arguments = flat(command)
 
@@ -53,7 +52,7 @@ def one_sentence(command: Command) -> Command:
 
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    return run  # type: ignore[return-value]  # to callers the command is as it was
+    return run  # type: ignore[return-value]  # callers see the signature of `command`
 
 
 def sentence(error: Exception) -> str:
@@ -67,27 +66,27 @@ def sentence(error: Exception) -> str:
 def writing(folder: str, what: str) -> Iterator[pathlib.Path]:
     """Yields the folder to write a model to, with a spinner for the block.
 
-    SIGTERM ends the block as an exception does: files that were written aside are removed.
+    SIGTERM raises SystemExit in the block, so that temporary files are removed.
     """
     if not folder:
         raise ValueError("DST is empty; name the folder to write to")
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with err.status(what):
             yield pathlib.Path(folder)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def took(what: str, since: float) -> float:
-    """Says how long something took since a `time.monotonic()`; returns the time now."""
+    """Prints the seconds since `since`, a `time.monotonic()`; returns the time now."""
     now = time.monotonic()
     err.print(f"{what} in {now - since:.1f} s.", style="dim", markup=False)
     return now
 
 
 def waiting(chunks: Iterator[T], message: str) -> Iterator[T]:
-    """Yields the items of an iterator, with a spinner until the first is there (compiling can take a while)."""
+    """Yields the items of an iterator, with a spinner until the first arrives (compiling can take a while)."""
     with err.status(message):
         first = next(chunks, None)
     if first is not None:
@@ -105,10 +104,7 @@ ENDS = {"stop": "by itself", "length": "by the length limit", "error": "where th
 
 
 def stats_line(result: api.Result) -> str:
-    """Returns one line about an answer.
-
-    It has the answer's length, its steps, how soon and how fast it came (without compiling), and why it ended.
-    """
+    """Summarizes an answer on one line: length, steps, latency and speed (without compiling), finish reason."""
     stats = result.stats
     parts = [_count(len(result.token_ids), "token")]
     if stats.steps:
@@ -122,7 +118,7 @@ def stats_line(result: api.Result) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Prints one line of JSON. What is not a number (the speed of an answer of one token) becomes null."""
+    """Prints one line of JSON. NaN (the speed of an answer of one token) becomes null."""
     write(json.dumps(without_nan(value), ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -135,14 +131,14 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def progress_bar(label: str) -> Progress:
-    """Returns a bar on stderr that shows done/total and the time left, and nothing in a pipe."""
+    """Returns a progress bar on stderr with done/total and the time left; it is off in a pipe."""
     columns = TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 @contextlib.contextmanager
 def counting(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress bar for the block; yields a function that takes how many are done, of how many."""
+    """Shows a progress bar for the block; yields its update, `show(done, total)`."""
     with progress_bar(label) as bar:
         line = bar.add_task("", total=None)
         yield lambda done, total: bar.update(line, completed=done, total=total)

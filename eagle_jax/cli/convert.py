@@ -1,4 +1,4 @@
-"""`eagle-jax convert`: a draft head to the format of another library, or a GGUF file to a model folder."""
+"""`eagle-jax convert`: writes a draft head for another library, or a GGUF file as a model folder."""
 
 import pathlib
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ def convert(
     source: Annotated[
         str, typer.Argument(metavar="SRC", help="Folder or hub name of a head, a .gguf file, or the name of a pair.")
     ],
-    folder: Annotated[str, typer.Argument(metavar="DST", help="Folder to write; must not hold a model yet.")],
+    folder: Annotated[str, typer.Argument(metavar="DST", help="Folder to write; must not hold a model.")],
     to: Annotated[
         Literal["safeailab", "sglang", "speculators", "dflash"] | None,
         options.option(
-            "--to", "Of a head. safeailab: the authors' code; sglang; speculators: vLLM; dflash: DFlash's authors."
+            "--to", "Format of a head. safeailab: EAGLE's authors; sglang; speculators: vLLM; dflash: DFlash's authors."
         ),
     ] = None,
     target: Annotated[
@@ -35,15 +35,15 @@ def convert(
         str | None,
         options.option(
             "--head-config JSON",
-            "Entries that take the place of those in the head's config.json, such as '{\"rope_theta\": 10000}'.",
+            "Entries that replace those of the head's config.json, such as '{\"rope_theta\": 10000}'.",
         ),
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
         options.option(
             "--dtype",
-            "Type of the weights, those of a .gguf file bfloat16 by default, those of a head as they are stored. "
-            "Quantized ones become floats.",
+            "Type of the weights; by default bfloat16 for a .gguf file, and as stored for a head. "
+            "Quantized weights become floats.",
         ),
     ] = None,
 ) -> None:
@@ -52,11 +52,11 @@ def convert(
     A name that `eagle-jax models` lists stands for the pair's head with --to, and without it for SmolLM2's file.
 
     A head's tensors keep their values, bit for bit; with --dtype all become floats of that type, for readers that do
-    not know how they are quantized. The folder of a GGUF file has its weights expanded to floats, its tokenizer,
-    chat template and generation config, and is read by transformers too.
+    not support the quantization. The folder of a GGUF file has its weights expanded to floats, its tokenizer, chat
+    template and generation config, and transformers reads it too.
 
-    EAGLE-3 heads whose config does not name the target layers that they read need `--target` too. A head that the
-    other library would run as a different one is refused, with the reason.
+    EAGLE-3 heads whose config does not name the target layers that they read need `--target`. A head that the other
+    library would run differently is refused, with the reason.
 
     **Examples**
 
@@ -86,11 +86,11 @@ def convert(
 
 
 def _convert_gguf(
-    source: str | pathlib.Path, folder: str, dtype: str | None, of_heads: Mapping[str, str | None]
+    source: str | pathlib.Path, folder: str, dtype: str | None, head_options: Mapping[str, str | None]
 ) -> None:
-    head_options = [name for name, value in of_heads.items() if value is not None]
-    if head_options:
-        raise ValueError(f"{head_options[0]} is for heads, and {source} is a GGUF file; leave it out")
+    wrong = [name for name, value in head_options.items() if value is not None]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is for heads, and {source} is a GGUF file; leave it out")
     with writing(folder, "Converting") as to_folder:
         api.convert_gguf(source, to_folder, dtype=dtype or "bfloat16")
     out.print(f"Wrote {to_folder}.", markup=False)

@@ -1,4 +1,4 @@
-"""`eagle-jax datastore`: texts to draft from, for `--drafter rest`."""
+"""`eagle-jax datastore`: makes the datastore of `--drafter rest`."""
 
 import pathlib
 from typing import Annotated, Any
@@ -16,14 +16,14 @@ def datastore(
         list[pathlib.Path],
         typer.Argument(metavar="FILE...", help="Conversations as train reads them (.json, .jsonl), or plain text."),
     ],
-    to: Annotated[pathlib.Path, options.option("--out -o OUT", "Where the datastore goes.")],
+    to: Annotated[pathlib.Path, options.option("--out -o OUT", "File for the datastore.")],
     target: options.Target = None,
-    limit: Annotated[int | None, options.option("--limit", "Most tokens; the rest is left out.", min=1)] = None,
+    limit: Annotated[int | None, options.option("--limit", "Limit of the datastore, in tokens.", min=1)] = None,
 ) -> None:
-    """Make a datastore of texts: what `--drafter rest` looks up and copies.
+    """Make a datastore of texts, from which `--drafter rest` copies.
 
-    The more the texts are like the answers to come, the more of them it drafts: answers of the same model do best, then
-    texts of the same kind. It is made with the target's tokenizer and takes 8 bytes a token.
+    The more the texts resemble the answers, the more tokens are accepted: answers of the same model do best, then texts
+    of the same kind. It is made with the target's tokenizer and takes 8 bytes a token.
 
     **Examples**
 
@@ -42,4 +42,4 @@ def datastore(
     out.print(f"{texts:,} texts, {tokens:,} tokens: {to}", markup=False)
     if skipped:
         first = f"{skipped[0].place}: {skipped[0].reason}"
-        err.print(f"Records left out: {len(skipped):,}, the first at {first}.", markup=False)
+        err.print(f"Skipped {len(skipped):,} records, the first at {first}.", markup=False)

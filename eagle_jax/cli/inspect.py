@@ -1,4 +1,4 @@
-"""`eagle-jax inspect`: what a model folder or GGUF file holds."""
+"""`eagle-jax inspect`: describes a model folder or GGUF file."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -18,15 +18,15 @@ def inspect(
         str | None, typer.Argument(help="A folder with config.json and weights, a .gguf file, or a pair's name.")
     ] = None,
     ops: Annotated[
-        bool, options.option("--ops", "Show what was measured about operations on this machine instead.")
+        bool, options.option("--ops", "Show the measurements of operations on this machine instead.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show what a folder holds: target or head and of which kind, its sizes, its files, and whether it would load.
+    """Show what a folder holds: target or head, its kind, sizes and files, and whether it can be loaded.
 
-    Of an EAGLE-3 head also which layers of the target it reads (`taps`: the residual stream entering them, counted from
-    0), how many tokens it drafts (`draft_vocab_size`), and its flags. Of quantized weights, in a folder or a GGUF file,
-    how each kind of matrix is stored, and what of that is kept.
+    For an EAGLE-3 head also the target layers that it reads (`taps`: the residual stream entering them, counted from
+    0), the number of tokens that it drafts (`draft_vocab_size`), and its flags. For quantized weights, in a folder or a
+    GGUF file, how each kind of matrix is stored, and how it is loaded.
 
     **Examples**
 
@@ -72,7 +72,7 @@ def _megabytes(size: int) -> str:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields settings one by one; those of an inner config are named after it. What is not set is left out."""
+    """Yields settings one by one, without those that are not set; `rope.theta` is entry `theta` of config `rope`."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

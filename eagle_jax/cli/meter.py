@@ -1,4 +1,4 @@
-"""How far a long job is: a bar in a terminal, a line now and then elsewhere."""
+"""Progress of a long job: a bar in a terminal, else a line every 30 seconds."""
 
 import contextlib
 import datetime
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from eagle_jax import api
 from eagle_jax.cli.console import err
 
-EVERY = 30.0  # seconds between two lines
+LINE_SECONDS = 30.0  # between two lines
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def _lines(began: float) -> Callable[[api.Tally], None]:
     def show(tally: api.Tally) -> None:
         nonlocal last_shown
         now = time.monotonic()
-        if now - last_shown >= EVERY or tally.done == tally.rows:
+        if now - last_shown >= LINE_SECONDS or tally.done == tally.rows:
             last_shown = now
             err.print(line(tally, now - began), markup=False)
 

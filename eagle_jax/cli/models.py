@@ -1,4 +1,4 @@
-"""`eagle-jax models`: the published pairs that `--target` knows by name."""
+"""`eagle-jax models`: lists the published pairs that `--target` takes by name."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from eagle_jax.cli.console import one_sentence, out, print_json
 
 @one_sentence
 def models(as_json: options.Json = False) -> None:
-    """List the published pairs of a model and its head, and the memory that their weights take.
+    """List the published pairs of a model and its head, and the memory of their weights.
 
-    A name can be given to `--target`: both folders come from the HuggingFace hub, once; of SmolLM2, the model from
-    the Python registry and the head from the package. Memory is for weights alone, with matrices in bfloat16 or
-    rounded to 8 or 4 bits and embeddings in bfloat16; `+` where the size of the head, and `?` where that of the model
-    is not known before it is downloaded.
+    `--target` takes a name and downloads both folders from the Hugging Face hub, once; SmolLM2 comes from the Python
+    registry, and its head with the package. Memory is for weights alone, with matrices in bfloat16 or quantized to 8 or
+    4 bits and embeddings in bfloat16; `+` if the size of the head, `?` if that of the model is unknown before the
+    download.
 
     **Examples**
 

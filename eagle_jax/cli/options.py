@@ -1,4 +1,4 @@
-"""Options that several commands share, and those of them that go together."""
+"""Options that several commands share, alone and in groups."""
 
 import dataclasses
 import functools
@@ -42,22 +42,22 @@ Quantize = Annotated[
     model_option(
         "--quantize KIND",
         "Quantize weights while they are read: int8, int4 (groups of 32), int4-128, int4-asym, int4-128-asym; "
-        "after a slash what the output matrix becomes, int8 without one: int4/int4. Files that are quantized are kept: "
-        "none makes floats of them, requantize:int8 quantizes them again. draft:int8 quantizes what drafts alone, "
-        "which changes no text.",
+        "the kind of the output matrix after a slash, int8 by default: int4/int4. Files that are quantized keep their "
+        "form: none expands them to floats, requantize:int8 quantizes them again. draft:int8 quantizes the "
+        "drafter alone, which changes no text.",
     ),
 ]
 Mesh = Annotated[
     str | None,
     model_option(
-        "--mesh AXES", "Devices to spread over: data:2,model:4, or auto for all there are; one device by default."
+        "--mesh AXES", "Devices to shard over: data:2,model:4, or auto for all of them; one device by default."
     ),
 ]
 Chat = Annotated[
     bool | None,
     model_option(
         "--chat/--raw",
-        "Wrap the prompt in the model's chat template, or pass it as it is; by default chat where there is one.",
+        "Wrap the prompt in the model's chat template, or pass it as it is; chat by default if there is a template.",
     ),
 ]
 
@@ -66,14 +66,14 @@ IgnoreUnknown = Annotated[
     bool,
     option(
         "--ignore-unknown",
-        "Pass over fields of requests that are not known; a server names them in a header of the response.",
+        "Ignore unknown fields of requests; a server names them in a header of the response.",
     ),
 ]
 GenerationConfig = Annotated[
     bool,
     sampling_option(
         "--generation-config",
-        "Draw as the model's generation_config.json recommends, where options have their defaults.",
+        "Use the sampling that the model's generation_config.json recommends, for options left at their defaults.",
     ),
 ]
 Set = Annotated[
@@ -87,7 +87,7 @@ MaxTokens = Annotated[
     int | None,
     memory_option(
         "--max-tokens",
-        "Most tokens of prompt and answer together; the model's context by default, 4096 at most.",
+        "Limit of prompt and answer together, in tokens; by default the model's context, at most 4096.",
         min=2,
     ),
 ]
@@ -95,7 +95,7 @@ PrefixCacheBytes = Annotated[
     int,
     memory_option(
         "--prefix-cache-bytes BYTES",
-        "Memory for what was read of prompts, from which others that begin alike start; 0 is off.",
+        "Memory for the prefixes of earlier prompts, which later prompts reuse; 0 is off.",
         min=0,
     ),
 ]
@@ -111,7 +111,7 @@ Drafter = Annotated[
     str,
     drafting_option(
         "--drafter NAME",
-        f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the head there is.",
+        f"One of {', '.join(api.DRAFTERS)}. none is plain decoding; auto uses the loaded head.",
         callback=_drafter_name,
     ),
 ]
@@ -120,8 +120,8 @@ Tree = Annotated[
     drafting_option(
         "--tree TREE",
         "auto, published (the method's own), eagle1 (25 drafted nodes), nodes,depth,top-k as 60,7,10, "
-        "with the beam after them if it is not top-k, or a probability as 8,3,2,0.03 (less probable paths are left "
-        "out), nodes,least of a chain as 6,0.8, or the nodes' parents as -1,0,0,1.",
+        "then the beam if it is not top-k, or a probability as 8,3,2,0.03 (less probable paths are left out); "
+        "nodes,probability of a chain as 6,0.8; or the parent of each node as -1,0,0,1.",
     ),
 ]
 
@@ -134,17 +134,17 @@ Coordinator = Annotated[
     str | None,
     hosts_option(
         "--coordinator HOST:PORT|auto",
-        "Start when all processes are there: at this address of process 0, or auto on TPU slices and clusters.",
+        "Wait for all processes, at this address of process 0; auto on TPU slices and clusters.",
     ),
 ]
 Processes = Annotated[int | None, hosts_option("--processes", "Processes that share the work.", min=1)]
-Process = Annotated[int | None, hosts_option("--process", "Which of them this is, from 0.", min=0)]
+Process = Annotated[int | None, hosts_option("--process", "Index of this process, from 0.", min=0)]
 
 Repeats = Annotated[
     int,
     option(
         "--repeats",
-        "Ask each question so often, and count the quickest time: for machines on which others are at work.",
+        "Ask each question this many times and keep the shortest time: for machines that are shared.",
         min=1,
     ),
 ]
@@ -167,7 +167,7 @@ class ModelOptions:
         str | None,
         model_option(
             "--target-config JSON",
-            "Entries that take the place of those in the model's config.json, such as '{\"rope_theta\": 10000}'.",
+            "Entries that replace those of the model's config.json, such as '{\"rope_theta\": 10000}'.",
         ),
     ] = None
     head_config: Annotated[
@@ -182,40 +182,40 @@ class ModelOptions:
     mesh: Mesh = None
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Returns those of the options that are not None."""
+        """Returns the named options that are not None."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def load(self, **more: Any) -> api.Model:
-        """Calls `api.load` with a spinner that says what is being loaded.
+        """Calls `api.load` with a spinner that names the target; `more` adds to the options or overrides them.
 
-        `more` is added to the options or takes their place; what is None is not passed on.
+        Arguments that are None are not passed on.
         """
-        given = {name: value for name, value in (vars(self) | more).items() if value is not None}
+        arguments = {name: value for name, value in (vars(self) | more).items() if value is not None}
         for name in ("target_config", "head_config"):
-            if name in given:
-                given[name] = parsing.parse_entries(given[name], f"--{name.replace('_', '-')}")
-        if "target" not in given:  # before the spinner: it may show a download
-            given["target"] = api.default_target(given.get("head"))
-        with err.status(f"Loading {given['target']}"):
-            return api.load(**given)
+            if name in arguments:
+                arguments[name] = parsing.parse_entries(arguments[name], f"--{name.replace('_', '-')}")
+        if "target" not in arguments:  # before the spinner: it may show a download
+            arguments["target"] = api.default_target(arguments.get("head"))
+        with err.status(f"Loading {arguments['target']}"):
+            return api.load(**arguments)
 
 
 @dataclasses.dataclass(frozen=True)
 class ChatModelOptions(ModelOptions):
-    """With the chat template."""
+    """The same, and the chat template."""
 
     chat_template: Annotated[
         str | None,
         model_option(
             "--chat-template FILE|NAME",
-            "Jinja file in the place of the model's chat template, or the name of one of several that it has.",
+            "Jinja file to use instead of the model's chat template, or the name of one if the model has several.",
         ),
     ] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class PairArguments(ModelOptions):
-    """With the pair as arguments of the command."""
+    """The same, with target and head as positional arguments."""
 
     target: Annotated[
         str | None, typer.Argument(metavar="[TARGET]", help="Folder or name of the model; SmolLM2 by default.")
@@ -227,29 +227,32 @@ class PairArguments(ModelOptions):
 class SamplingOptions:
     """How long answers are, and how their tokens are drawn: options of a request."""
 
-    max_new_tokens: Annotated[int, sampling_option("--max-new-tokens -n", "Longest answer, in tokens.")] = 256
+    max_new_tokens: Annotated[int, sampling_option("--max-new-tokens -n", "Limit of the answer, in tokens.")] = 256
     temperature: Annotated[float, sampling_option("--temperature", "0 takes the likeliest token; 1 samples.")] = 0.0
     top_k: Annotated[int, sampling_option("--top-k", "Sample from the k likeliest tokens; 0 for all.")] = 0
     top_p: Annotated[float, sampling_option("--top-p", "Sample from the likeliest tokens that sum to p.")] = 1.0
     min_p: Annotated[
-        float, sampling_option("--min-p", "Leave out tokens less likely than this share of the likeliest.")
+        float,
+        sampling_option(
+            "--min-p", "Leave out tokens less likely than this fraction of the likeliest token's probability."
+        ),
     ] = 0.0
     seed: Annotated[int, sampling_option("--seed", "Same seed, same text, with any drafter or none.")] = 0
 
     @property
     def request(self) -> dict[str, Any]:
-        """All of them by name."""
+        """All options by name."""
         return dict(vars(self))
 
     @property
     def draws(self) -> dict[str, Any]:
-        """Those that say how tokens are drawn."""
+        """The options of the draw itself: all but the length."""
         return {name: value for name, value in vars(self).items() if name != "max_new_tokens"}
 
 
 @dataclasses.dataclass(frozen=True)
 class DraftingOptions:
-    """What drafts, and with which trees."""
+    """The drafter and its trees."""
 
     drafter: Drafter = "auto"
     tree: Tree = "auto"
@@ -258,10 +261,10 @@ class DraftingOptions:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments `drafter` and `tree` of the api. Raises ValueError for what is no tree."""
+        """The arguments `drafter` and `tree` of the api. Raises ValueError if `tree` cannot be parsed."""
         return {"drafter": self.drafter, "tree": parsing.parse_tree(self.tree)}
 
     @property
     def sources(self) -> dict[str, Any]:
-        """What `ModelOptions.load` takes besides."""
+        """Further arguments of `ModelOptions.load`."""
         return {"draft": self.draft_model, "datastore": self.datastore}

@@ -1,4 +1,4 @@
-"""How the text of options becomes the api's values."""
+"""Parses the text of options into the api's values."""
 
 import contextlib
 import dataclasses
@@ -9,9 +9,7 @@ from eagle_jax import api
 
 
 def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...] | list[int]:
-    """Returns the api's `tree` for what was typed.
-
-    It is a name, the numbers of a tree, of which the last may be a probability, or parents, which start with -1.
+    """Parses a tree: a name, the numbers of a tree (the last may be a probability), or parents, which start with -1.
 
     `what` names the option in messages.
     """
@@ -28,13 +26,13 @@ def parse_tree(text: str, what: str = "--tree") -> str | tuple[int | float, ...]
             return *sizes, float(last)
     raise ValueError(
         f"{what} {text!r} is not a tree; expected auto, published, eagle1, nodes,depth,top-k such as 60,7,10, "
-        "the same with a beam such as 60,7,10,59 or with the least probable path such as 8,3,2,0.03, nodes,least of a "
-        "chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
+        "the same with a beam such as 60,7,10,59 or with the lowest probability of a path such as 8,3,2,0.03, "
+        "nodes,probability of a chain such as 6,0.8, or the parent of each node such as -1,0,0,1"
     )
 
 
 def parse_set(settings: list[str] | None) -> dict[str, Any]:
-    """Returns the api's `Processing` for what was typed as `--set`."""
+    """Parses the values of `--set` into the api's `Processing`."""
     values = {}
     for setting in settings or []:
         name, equals, text = setting.partition("=")
@@ -45,26 +43,26 @@ def parse_set(settings: list[str] | None) -> dict[str, Any]:
             values[name] = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(
-                f"--set {setting}: the value is not valid JSON ({error}); text wants quotes: --set '{name}=\"...\"'"
+                f"--set {setting}: the value is not valid JSON ({error}); text needs quotes: --set '{name}=\"...\"'"
             ) from None
     return values
 
 
 def recommended(model: api.Model, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a request, as the model recommends them where they have their defaults."""
+    """Returns the options of a request, with the model's recommendation for each that has its default."""
     defaults = {field.name: field.default for field in dataclasses.fields(api.Defaults)}
     defaulted = {name for name in model.generation if options.get(name, defaults[name]) == defaults[name]}
     return options | {name: model.generation[name] for name in defaulted}
 
 
 def parse_entries(text: str, what: str) -> dict[str, Any]:
-    """Returns the entries of a `config.json` that were typed for the option `what`, as a JSON object."""
+    """Parses entries of a `config.json`, a JSON object; `what` names the option in messages."""
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{what} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f'{what} {text} is no JSON object; expected one such as {{"rope_theta": 10000}}')
+        raise ValueError(f'{what} {text} is not a JSON object; expected one such as {{"rope_theta": 10000}}')
     return value
 
 
@@ -74,8 +72,8 @@ def wants_chat(model: Any, chat: bool | None) -> bool:
 
 
 def parse_numbers(text: str, what: str) -> list[int]:
-    """Returns the whole numbers that were typed for the option `what`, with commas between."""
+    """Parses whole numbers separated by commas; `what` names the option in messages."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{what} {text!r}; expected whole numbers with commas between, such as 1,4,8") from None
+        raise ValueError(f"{what} {text!r}; expected whole numbers separated by commas, such as 1,4,8") from None

@@ -1,4 +1,4 @@
-"""`eagle-jax plan`: what a model takes on each chip, before any is rented."""
+"""`eagle-jax plan`: the memory that a model takes on each chip of a mesh."""
 
 import dataclasses
 import math
@@ -25,22 +25,24 @@ def plan(
     ] = None,
     head: Annotated[
         str | None,
-        options.model_option("--head FOLDER", "Folder of its EAGLE head; the head of a name is counted anyway."),
+        options.model_option("--head FOLDER", "Folder of its EAGLE head; a name includes its head."),
     ] = None,
     chips: Annotated[str, options.option("--chips N,N..", "Numbers of chips to plan for.")] = "1,4,8,64",
     memory: Annotated[float, options.option("--memory", "Memory of one chip, in GB.")] = 16.0,
-    mesh: Annotated[str | None, options.option("--mesh AXES", "One mesh, data:2,model:4, instead of choosing.")] = None,
-    requests: Annotated[int, options.option("--requests", "Decoded together by each part of the data axis.")] = 8,
-    slots: Annotated[int, options.option("--slots", "Longest prompt and answer together, in tokens.")] = 4096,
+    mesh: Annotated[str | None, options.option("--mesh AXES", "Plan for this mesh alone: data:2,model:4.")] = None,
+    requests: Annotated[
+        int, options.option("--requests", "Requests decoded together on each part of the data axis.")
+    ] = 8,
+    slots: Annotated[int, options.option("--slots", "Limit of prompt and answer together, in tokens.")] = 4096,
     dtype: options.Dtype = "bfloat16",
     quantize: options.Quantize = None,
     nodes: Annotated[int, options.option("--nodes", "Nodes of a draft tree; 1 is plain decoding.")] = 60,
     as_json: options.Json = False,
 ) -> None:
-    """Show what weights, caches and buffers take on each chip of a mesh, computed from configurations alone.
+    """Show the memory of weights, caches and buffers on each chip of a mesh, computed from configurations alone.
 
     Without `--target` it plans for an 8B, a 70B and a mixture of experts. The mesh has as few chips along `model` as
-    leave a tenth of a chip's memory free; the others work on requests of their own along `data`.
+    leave a tenth of a chip's memory free; the others decode further requests along `data`.
 
     **Examples**
 
@@ -72,7 +74,7 @@ def plan(
 
 
 def _markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Returns a table of Markdown: words to the left, numbers to the right."""
+    """Formats a Markdown table with words aligned left and numbers right."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     words = [not all(row[i].replace(".", "").isdigit() for row in rows) for i in range(len(headings))]
     ruler = [f":{'-' * (w - 1)}" if word else f"{'-' * (w - 1)}:" for w, word in zip(widths, words, strict=True)]

@@ -1,4 +1,4 @@
-"""`eagle-jax profile`: where the time of a step goes."""
+"""`eagle-jax profile`: shows where the time of a step goes."""
 
 import dataclasses
 import pathlib
@@ -17,9 +17,9 @@ PROMPT = "A train travels 60 miles in 2 hours. How fast is it?"
 @one_sentence
 def profile(
     pair: options.PairArguments = options.PairArguments(),
-    prompt: Annotated[str, options.option("--prompt -p", "What is answered.")] = PROMPT,
+    prompt: Annotated[str, options.option("--prompt -p", "Prompt to answer.")] = PROMPT,
     max_new_tokens: Annotated[
-        int, options.option("--max-new-tokens -n", "Length of the answer that caches are made for.")
+        int, options.option("--max-new-tokens -n", "Tokens of the answer that the caches have room for.")
     ] = 256,
     chat: options.Chat = None,
     drafter: options.Drafter = "auto",
@@ -32,7 +32,7 @@ def profile(
 ) -> None:
     """Show where the time of a step goes: drafting level by level, checking, committing.
 
-    A few steps run under JAX's profiler, and the time of every operation is added up by the phase that it belongs to.
+    A few steps run under JAX's profiler, and the times of operations are summed by phase.
 
     **Examples**
 

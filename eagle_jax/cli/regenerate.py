@@ -1,4 +1,4 @@
-"""`eagle-jax regenerate`: conversations answered anew by the target."""
+"""`eagle-jax regenerate`: lets the target answer conversations again."""
 
 import dataclasses
 import pathlib
@@ -13,7 +13,7 @@ from eagle_jax.cli.console import counting, one_sentence, out
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(options.SamplingOptions):
-    """Without `--min-p`."""
+    """The same, without `--min-p`."""
 
     min_p: float = dataclasses.field(default=0.0, init=False)
 
@@ -21,20 +21,20 @@ class Sampling(options.SamplingOptions):
 @one_sentence
 def regenerate(
     data: Annotated[pathlib.Path, typer.Argument(help="Conversations, in any form that train reads.", metavar="DATA")],
-    to: Annotated[pathlib.Path, options.option("--out -o OUT.jsonl", "Where the answers go.")],
-    limit: Annotated[int | None, options.option("--limit", "Answer only the first so many.", min=1)] = None,
+    to: Annotated[pathlib.Path, options.option("--out -o OUT.jsonl", "File for the answers.")],
+    limit: Annotated[int | None, options.option("--limit", "Answer only the first N conversations.", min=1)] = None,
     batch_size: Annotated[int, options.option("--batch-size", "Answers decoded together.", min=1)] = 32,
     write_every: Annotated[
-        int | None, options.option("--write-every", "Conversations between two writes (4 batches).", min=1)
+        int | None, options.option("--write-every", "Conversations between two writes; 4 batches by default.", min=1)
     ] = None,
     pair: options.ModelOptions = options.ModelOptions(),
     sampling: Sampling = Sampling(max_new_tokens=1024),
 ) -> None:
-    """Let the target answer conversations itself, as text for a head to learn from.
+    """Let the target answer conversations itself, as training data for a head.
 
-    The same command continues an interrupted file: nothing is answered twice, and the file comes out the same. With
-    other data, another target or other options it does not, and says what is different. With a head the same text comes
-    faster.
+    The same command continues an interrupted file: nothing is answered twice, and the file is the same in the end.
+    With other data, another target or other options it is refused, with the difference. A head makes it faster, with
+    the same text.
 
     **Examples**
 
@@ -46,7 +46,7 @@ def regenerate(
     made_with = {
         "target": api.fingerprints(pair.target, pair.head)["target"],
         "dtype": model.dtype,
-        # what drafts changes no answer
+        # the drafter changes no answer
         "quantize": None if (pair.quantize or "").startswith("draft:") else pair.quantize,
         **pair.given("target_config"),
     }
@@ -54,7 +54,7 @@ def regenerate(
     with counting("Answering") as progress:
         result = api.regenerate(model, data, to, made_with=made_with, progress=progress, **request)
     parts = [f"{result.answered} conversations answered"]
-    parts += [f"{result.before} were there before"] if result.before else []
+    parts += [f"{result.before} answered before"] if result.before else []
     parts += [f"{result.cut} cut at {sampling.max_new_tokens} tokens"] if result.cut else []
     parts += [f"{result.skipped} skipped"] if result.skipped else []
     out.print(f"{', '.join(parts)}: {to}", markup=False)

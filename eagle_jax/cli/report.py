@@ -1,4 +1,4 @@
-"""What was measured, as tables and sentences for people and as JSON for programs."""
+"""Formats measurements: tables and sentences for people, JSON for programs."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Talks = Mapping[str, Sequence[Conversation]]
 
 
 def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
-    """Makes a table of plain decoding and EAGLE: one line per category, the overall line set apart."""
+    """Returns a table of plain decoding and EAGLE: a row for each category, and the overall row."""
     headings = ("category", "questions", "plain tok/s", "EAGLE tok/s", "speedup", "first", "tok/step", "same")
     rows = []
     for group, methods in groups.items():
@@ -32,20 +32,20 @@ def bench_table(groups: Mapping[str, Mapping[str, Figures]]) -> Table:
 
 
 def spent_table(spent: Mapping[str, Sequence[api.BudgetUse]]) -> Table:
-    """Returns a table of how steps were spent, by the size of their trees: 1 node is plain decoding."""
+    """Returns a table of steps by the size of their trees; 1 node is plain decoding."""
     rows = [(name, *tables.spent_cells(one)) for name, parts in spent.items() for one in parts]
     return new_table(("method", *tables.SPENT), rows)
 
 
 def operations_table(findings: Sequence[api.Finding]) -> Table:
-    """Returns a table of the findings on each candidate; times are listed by number of rows, the fewest first."""
+    """Returns a table of candidates; their times are for increasing numbers of rows."""
     devices = ", ".join(dict.fromkeys(one.device for one in findings))
-    taken = api.fastest(findings)
+    chosen = api.fastest(findings)
     rows = []
     for one in findings:
         times = "" if one.seconds is None else " ".join(f"{1e6 * seconds:.3g}" for seconds in one.seconds)
         error = "" if one.error is None else f"{one.error:.1e}"
-        verdict = "taken" if taken.get((one.operation, one.shape)) == one.candidate else one.reason
+        verdict = "taken" if chosen.get((one.operation, one.shape)) == one.candidate else one.reason
         rows.append((one.operation, one.shape, one.candidate, times, error, verdict))
     headings = ("operation", "shape", "candidate", "us a call", "error", "")
     return new_table(headings, rows, devices or "Nothing measured")
@@ -54,25 +54,25 @@ def operations_table(findings: Sequence[api.Finding]) -> Table:
 def new_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, *, overall: bool = False
 ) -> Table:
-    """Makes a table with a column of names and columns of numbers to its right; an overall row is set apart."""
-    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
+    """Returns a table of a column of names and columns of numbers; `overall` separates the last row."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True)
     for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="right" if number else "left")
+        table.add_column(heading, justify="right" if number else "left")
     for row in rows:
-        shown.add_row(*row)
-    if overall and shown.rows[:-1]:
-        shown.rows[-2].end_section = True
-    return shown
+        table.add_row(*row)
+    if overall and table.rows[:-1]:
+        table.rows[-2].end_section = True
+    return table
 
 
 def facts_table(rows: Iterable[tuple[str, str]]) -> Table:
-    """Makes a table of names in bold and what is said of them, without headings."""
-    shown = Table(box=None, show_header=False, pad_edge=False)
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(overflow="fold")
+    """Returns a table of names in bold and their values, without headings."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in rows:
-        shown.add_row(name, Text(value))
-    return shown
+        table.add_row(name, Text(value))
+    return table
 
 
 def rich_table(table: tables.Table) -> Table:
@@ -84,7 +84,7 @@ def rich_table(table: tables.Table) -> Table:
 
 
 def skipped_of(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:
-    """Returns the ids of the questions that are too long. Raises ValueError where all are."""
+    """Returns the ids of the questions that are too long. Raises ValueError if all are."""
     skipped = too_long(prompter, questions)
     if len(skipped) < len(questions):
         return skipped
@@ -95,7 +95,7 @@ def skipped_of(prompter: Prompter, questions: Sequence[Question]) -> list[int | 
 
 
 def differences(conversations: Talks, plain: str) -> list[str]:
-    """Returns a sentence for each method that wrote other answers than plain decoding; none when all are identical."""
+    """Returns a sentence for each method whose answers differ from plain decoding's."""
     base = {conversation.id: conversation for conversation in conversations[plain]}
     sentences = []
     for name in (name for name in conversations if name != plain):
@@ -105,15 +105,15 @@ def differences(conversations: Talks, plain: str) -> list[str]:
             (id_, (turn, token)), more = differing[0], len(differing) - 1
             also = f", and {more} more question{'s' * (more > 1)}" if more else ""
             sentences.append(
-                f"Texts of {plain} and {name} part in question {id_}, turn {turn + 1}, at token {token + 1}{also}. In "
-                "bfloat16 rounding may decide between two tokens that are nearly tied; --dtype float32 leaves it next "
-                "to nothing to decide."
+                f"Texts of {plain} and {name} diverge in question {id_}, turn {turn + 1}, at token {token + 1}{also}. "
+                "In bfloat16 rounding may decide between two tokens that are nearly tied; --dtype float32 makes that "
+                "very rare."
             )
     return sentences
 
 
 def surroundings() -> dict[str, Any]:
-    """Returns where something was measured, and with which versions."""
+    """Returns the device and the versions, for reports."""
     device = jax.devices()[0]
     return {
         "eagle_jax": eagle_jax.__version__,

@@ -16,12 +16,10 @@ from eagle_jax.cli.console import err, one_sentence, sentence, took
 
 server_option = functools.partial(options.option, panel="Server")
 
-Host = Annotated[str, server_option("--host", "Address to listen at; 0.0.0.0 for every machine.")]
-Port = Annotated[int, server_option("--port", "0 takes a free one.", min=0, max=65535)]
-ApiKey = Annotated[
-    str | None, server_option("--api-key", "Key that requests have to bring.", envvar="EAGLE_JAX_API_KEY")
-]
-Name = Annotated[str | None, server_option("--name", "What requests call the model; by default what --target says.")]
+Host = Annotated[str, server_option("--host", "Address to listen on; 0.0.0.0 for all interfaces.")]
+Port = Annotated[int, server_option("--port", "Port to listen on; 0 takes a free one.", min=0, max=65535)]
+ApiKey = Annotated[str | None, server_option("--api-key", "Key that requests must send.", envvar="EAGLE_JAX_API_KEY")]
+Name = Annotated[str | None, server_option("--name", "Name of the model in requests; by default the --target.")]
 
 
 @one_sentence
@@ -29,11 +27,13 @@ def serve(
     pair: options.ChatModelOptions = options.ChatModelOptions(),
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    slots: Annotated[int, server_option("--slots", "Requests answered at a time.", min=1)] = 8,
+    slots: Annotated[int, server_option("--slots", "Requests answered concurrently.", min=1)] = 8,
     max_tokens: options.MaxTokens = None,
-    max_queue: Annotated[int, server_option("--max-queue", "Requests that may wait; others get 429.", min=1)] = 64,
+    max_queue: Annotated[
+        int, server_option("--max-queue", "Requests that may wait; further ones get 429.", min=1)
+    ] = 64,
     max_seconds: Annotated[
-        float, server_option("--max-seconds", "Longest time that one request is answered for.", min=1.0)
+        float, server_option("--max-seconds", "Time limit of one request, in seconds.", min=1.0)
     ] = 600.0,
     prefix_cache_bytes: options.PrefixCacheBytes = api.PREFIX_CACHE_BYTES,
     api_key: ApiKey = None,
@@ -43,7 +43,7 @@ def serve(
         list[str] | None,
         server_option(
             "--allow-origin ORIGIN",
-            "A web page that may ask from a browser, https://example.com, or * for all; may be repeated.",
+            "Origin of a web page that may send requests, https://example.com, or * for all; may be repeated.",
         ),
     ] = None,
     generation_config: options.GenerationConfig = False,
@@ -51,7 +51,7 @@ def serve(
         str | None,
         server_option(
             "--tool-format NAME",
-            f"How the model calls functions: {', '.join(api.FORMATS)}; by default as its chat template says.",
+            f"How the model calls functions: {', '.join(api.FORMATS)}; by default read from its chat template.",
         ),
     ] = None,
     reasoning_format: Annotated[
@@ -59,15 +59,15 @@ def serve(
         server_option(
             "--reasoning-format NAME",
             f"How the model marks reasoning: {', '.join(api.REASONING_FORMATS)}, which leaves it in the text; by "
-            "default as its chat template says.",
+            "default read from its chat template.",
         ),
     ] = None,
     drafting: options.DraftingOptions = options.DraftingOptions(),
 ) -> None:
     """Serve OpenAI's API, /v1/chat/completions, completions and responses, and Anthropic's /v1/messages.
 
-    Requests join the batch that is running, and each gets the text that it would get alone. Ctrl-C or SIGTERM finishes
-    what is under way, refuses what is new, and ends; a second one ends within seconds.
+    Requests join the running batch, and each gets the text that it would get alone. Ctrl-C or SIGTERM finishes the
+    requests at work, refuses new ones, and exits; a second one exits within seconds.
 
     **Examples**
 
@@ -98,7 +98,7 @@ def serve(
         def greet(addresses: list[str]) -> None:
             _greet(addresses, called, engine, slots, notes)
             warn_of_open_doors(addresses, api_key)
-            err.print("  Ctrl-C finishes what is under way and ends.", style="dim", markup=False)
+            err.print("  Ctrl-C finishes the requests at work and exits.", style="dim", markup=False)
 
         serving.Server(app, on_ready=greet).run(sockets=sockets)
     _keep_fastest(engine)
@@ -108,14 +108,14 @@ def serve(
 def started(
     pair: options.ModelOptions, name: str | None, drafting: options.DraftingOptions, **how: Any
 ) -> Iterator[tuple[str, Any]]:
-    """Loads the model and compiles its programs; yields what requests call it and its engine, closed at the end."""
+    """Loads the model and compiles its programs; yields the model's name and its engine, closed at the end."""
     target = pair.target or api.default_target(pair.head)
     arguments, start = drafting.arguments, time.monotonic()
     model = pair.load(target=target, **drafting.sources)
     start = took(f"{target} was loaded", start)
-    with err.status("Compiling, or reading what was compiled before"):
+    with err.status("Compiling, or reading compiled programs"):
         engine = api.Engine(model, **how, **arguments)
-    took("Programs were made ready", start)
+    took("Programs were compiled or read", start)
     try:
         yield name or target, engine
     finally:
@@ -123,13 +123,13 @@ def started(
 
 
 def _keep_fastest(engine: Any) -> None:
-    """Keeps which trees were fastest: the next server begins with them."""
+    """Saves the fastest trees, with which the next server starts."""
     findings = engine.findings()
     if findings:
         try:
             api.keep_budgets(findings)
         except OSError as error:
-            err.print(f"What was fastest is not kept: {sentence(error)}", style="yellow", markup=False)
+            err.print(f"The fastest trees are not saved: {sentence(error)}", style="yellow", markup=False)
 
 
 def _check_format(option: str, value: str | None, choices: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ def _check_format(option: str, value: str | None, choices: Sequence[str]) -> Non
 
 
 def serving_room() -> Any:
-    """Returns the server's package. Raises ImportError, which says what to install, if a library is missing."""
+    """Imports the server's package. Raises ImportError with the extra to install if a library is missing."""
     try:
         from eagle_jax import serving
     except ModuleNotFoundError as error:
@@ -147,7 +147,7 @@ def serving_room() -> Any:
 
 
 def _greet(addresses: list[str], name: str, engine: Any, slots: int, notes: list[str]) -> None:
-    """Says where the server is and what it does, once it takes requests."""
+    """Prints the addresses and the settings of the server."""
     device = jax.devices()[0]
     what = f"{name}: {slots} slots of {engine.max_tokens} tokens, {engine.by_load}, on {device.device_kind}"
     err.print(f"Serving {what}", style="bold", markup=False)
@@ -155,14 +155,17 @@ def _greet(addresses: list[str], name: str, engine: Any, slots: int, notes: list
         err.print(f"  {note}", markup=False)
     for address in addresses:
         paths = "models, completions, chat/completions, responses, messages"
-        # an IPv6 address stands in brackets
         err.print(f"  {address}/v1   {paths}; {address}/health, {address}/metrics", markup=False)
 
 
 def warn_of_open_doors(addresses: list[str], api_key: str | None) -> None:
-    """Says so where other machines get in without a key."""
+    """Warns if other machines can send requests without a key."""
     if api_key is None and not all(_is_local(address) for address in addresses):
-        err.print("  Whoever reaches this machine may ask: there is no --api-key.", style="yellow", markup=False)
+        err.print(
+            "  Anyone who can reach this machine can send requests: there is no --api-key.",
+            style="yellow",
+            markup=False,
+        )
 
 
 def _is_local(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""Options that go together as one parameter of a command: a dataclass, whose fields are the options."""
+"""Groups of options as one parameter of a command: a dataclass whose fields are the options."""
 
 import dataclasses
 import inspect
@@ -7,10 +7,10 @@ from typing import Any, get_type_hints
 
 
 def flat(command: Callable[..., None]) -> tuple[inspect.Signature, Callable[[dict[str, Any]], dict[str, Any]]]:
-    """Returns the signature that Typer reads, and a function that turns its arguments into those of the command.
+    """Returns the flat signature that Typer reads, and a function from its arguments to the command's.
 
-    In the place of a parameter that is annotated with a dataclass stand the dataclass's fields. Their defaults are
-    those of the parameter's default, an instance. A field with `init=False` is no option of this command.
+    The fields of a dataclass take the place of a parameter annotated with it; the parameter's default, an instance,
+    has their defaults. Fields with `init=False` are not options.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}

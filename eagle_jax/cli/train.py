@@ -1,4 +1,4 @@
-"""`eagle-jax train`: a draft head from conversations."""
+"""`eagle-jax train`: trains a draft head on conversations."""
 
 import dataclasses
 import json
@@ -16,26 +16,26 @@ from eagle_jax.api import events, first_turns
 from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, one_sentence, out, progress_bar
 from eagle_jax.cli.report import facts_table
-from eagle_jax.cli.tune import LEARNT
+from eagle_jax.cli.tune import NUM_CALIBRATED
 from eagle_jax.evaluation import Acceptance, Prompter, Question, measure_acceptance, read_questions
 
 
 @one_sentence
 def train(
-    config: Annotated[pathlib.Path, typer.Argument(help="The run's settings, YAML.", metavar="CONFIG.yaml")],
+    config: Annotated[pathlib.Path, typer.Argument(help="Settings of the run, as YAML.", metavar="CONFIG.yaml")],
     settings: Annotated[
-        list[str] | None, options.option("--set KEY=VALUE", "A setting over the file's; may be repeated.")
+        list[str] | None, options.option("--set KEY=VALUE", "Overrides a setting of the file; may be repeated.")
     ] = None,
     mesh: options.Mesh = None,
     coordinator: options.Coordinator = None,
     processes: options.Processes = None,
     process: options.Process = None,
 ) -> None:
-    """Train a draft head for a target, from conversations.
+    """Train a draft head for a target on conversations.
 
-    The same command continues a run that was stopped or killed, exactly where it would have been. The folder `out`
-    of the settings keeps them, the checkpoints, `metrics.jsonl`, and at the end the best head, as published heads are
-    kept. Ctrl-C stops after the update at work, with a checkpoint and exit code 130.
+    The same command continues a run that was stopped or killed, with the same result. The folder `out` holds the
+    settings, the checkpoints, `metrics.jsonl`, and at the end the best head, in the format of published heads. Ctrl-C
+    stops after the current update, with a checkpoint and exit code 130.
 
     **Examples**
 
@@ -45,28 +45,30 @@ def train(
     """
     if coordinator is None and (processes, process) != (None, None):
         raise ValueError("--processes and --process are for several processes that meet; give --coordinator too")
-    spread = [] if mesh is None else [f"mesh={mesh}"]
-    chosen = api.read_config(config, [*(settings or ()), *spread])
-    asked = chosen.evaluation
-    questions = None if asked.questions is None else _questions(asked.questions, asked.limit)
+    changes = [*(settings or ()), *([] if mesh is None else [f"mesh={mesh}"])]
+    run = api.read_config(config, changes)
+    evaluation = run.evaluation
+    questions = None if evaluation.questions is None else _questions(evaluation.questions, evaluation.limit)
     if coordinator is not None:
         with err.status("Waiting for the other processes"):
             api.join(coordinator, processes, process)
-    if jax.process_index() > 0:  # the first one tells
+    if jax.process_index() > 0:  # only the first process prints
         err.quiet = out.quiet = True
-    with Display(chosen.steps) as display:
-        finished = api.train(chosen, display)
-    if finished.done < chosen.steps:
-        err.print(f"Stopped after {finished.done} of {chosen.steps} updates; the same command goes on from there.")
+    with Display(run.steps) as display:
+        finished = api.train(run, display)
+    if finished.done < run.steps:
+        err.print(f"Stopped after {finished.done} of {run.steps} updates; the same command continues.")
     out.print(f"The best head, of update {finished.best}, is in {finished.head}", markup=False)
-    if questions is not None and finished.done == chosen.steps:
-        _decode(chosen, finished, questions)
+    if questions is not None and finished.done == run.steps:
+        _decode(run, finished, questions)
     if finished.interrupted is not None:
-        raise typer.Exit(128 + finished.interrupted)  # as of a command that the signal ends, so that `&&` ends there
+        raise typer.Exit(
+            128 + finished.interrupted
+        )  # the exit code of a command that the signal ends, which stops `&&`
 
 
 class Display:
-    """Shows the events of a run: a bar in a terminal, lines for what is to stay."""
+    """Shows the events of a run: a progress bar in a terminal, and lines that stay."""
 
     def __init__(self, steps: int):
         self._bar = progress_bar("{task.description}")
@@ -84,7 +86,7 @@ class Display:
         if isinstance(event, events.Reading):
             self._bar.update(self._task, description="Reading conversations", completed=event.kept)
         elif isinstance(event, events.Prepared):
-            err.print(_account(event, self._steps))
+            err.print(_summary(event, self._steps))
             self._bar.update(self._task, description="Compiling", completed=event.step, total=self._steps)
         elif isinstance(event, events.Storing):
             if event.done == 0:
@@ -103,18 +105,18 @@ class Display:
 
 def _room(event: events.Storing) -> str:
     total, stored, free = (f"{size / 1e9:,.3g} GB" for size in (event.bytes, event.bytes - event.missing, event.free))
-    already = f", {stored} of it there already" if event.missing < event.bytes else ""
+    already = f", {stored} of it stored already" if event.missing < event.bytes else ""
     return f"Features: {total} in {event.folder}{already}; the disk has {free} free"
 
 
-def _account(event: events.Prepared, steps: int) -> Table:
+def _summary(event: events.Prepared, steps: int) -> Table:
     report = event.report
     rows = [("Conversations", f"{report.kept:,} kept" + (f", {report.cut:,} of them cut" if report.cut else ""))]
     for dropped in report.dropped:
         more = ", ..." if dropped.count > len(dropped.places) else ""
         rows.append(("", f"{dropped.count:,} dropped: {dropped.reason} ({', '.join(dropped.places)}{more})"))
-    rows.append(("Tokens", f"{report.tokens:,}, {report.share:.0%} of them the assistant's, which are learnt"))
-    rows.append(("Rows", f"{event.rows:,} to learn from, {event.held_out:,} held out"))
+    rows.append(("Tokens", f"{report.tokens:,}, {report.share:.0%} of them the assistant's, which are trained on"))
+    rows.append(("Rows", f"{event.rows:,} for training, {event.held_out:,} held out"))
     rows.append(("Head", f"{event.parameters:,} parameters"))
     if event.coverage is not None:
         rows.append(("Drafts", f"tokens that make up {event.coverage:.2%} of the answers"))
@@ -124,7 +126,7 @@ def _account(event: events.Prepared, steps: int) -> Table:
 
 
 def _questions(path: str, limit: int | None) -> list[Question]:
-    """Returns questions in Spec-Bench's format, or what the user says first in conversations."""
+    """Reads questions in Spec-Bench's format, or the first user turn of each conversation."""
     with pathlib.Path(path).open(encoding="utf-8", errors="replace") as file:
         if '"turns"' in file.readline():
             return read_questions(path, limit)
@@ -135,7 +137,7 @@ def _questions(path: str, limit: int | None) -> list[Question]:
 
 
 def _decode(config: Any, finished: events.Finished, questions: Sequence[Any]) -> None:
-    """Decodes the questions with the finished head and keeps the result with the run."""
+    """Decodes the questions with the finished head and saves the result with the run."""
     measure = config.evaluation
     model = options.ModelOptions(config.target, str(finished.head), dtype=config.dtype, mesh=config.mesh).load()
     with counting("Decoding") as progress:
@@ -154,14 +156,16 @@ def _decode(config: Any, finished: events.Finished, questions: Sequence[Any]) ->
     if jax.process_count() == 1:
         try:
             _calibrate(model, config, finished)
-        except (ValueError, OSError) as error:  # the head is trained, and drafts without
+        except (ValueError, OSError) as error:  # the trained head drafts without calibration
             err.print(f"The head was not calibrated: {error}", markup=False)
 
 
 def _calibrate(model: api.Model, config: Any, finished: events.Finished) -> None:
-    """Measures how often the head's guesses are right, on questions that it learnt from, and keeps it in its folder."""
+    """Calibrates the head on questions of its training data, and saves the result in its folder."""
     prompter = Prompter(model, parsing.wants_chat(model, None), config.evaluation.max_new_tokens, cut=True)
-    prompts = [prompter([{"role": "user", "content": turn}]) for turn in first_turns(config.data.train[0], LEARNT)]
+    prompts = [
+        prompter([{"role": "user", "content": turn}]) for turn in first_turns(config.data.train[0], NUM_CALIBRATED)
+    ]
     fitting = [prompt.ids for prompt in prompts if prompt is not None]
     if not fitting:
         return

@@ -1,4 +1,4 @@
-"""`eagle-jax tune`: which draft tree is fastest on this machine, for each batch size."""
+"""`eagle-jax tune`: measures which draft tree is fastest on this machine, for each batch size."""
 
 import dataclasses
 import pathlib
@@ -13,37 +13,44 @@ from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.report import new_table, operations_table, surroundings
 from eagle_jax.evaluation import read_questions
 
-SHOWN = 6  # trees of each batch size
-TIMED, LEARNT = 8, 64  # questions of a file that trees are timed on, and that a head is calibrated with
+NUM_SHOWN = 6  # trees of each batch size
+NUM_TIMED, NUM_CALIBRATED = 8, 64  # questions of a file that trees are timed on, and that a head is calibrated on
 
 
 @one_sentence
 def tune(
     pair: options.PairArguments = options.PairArguments(),
-    batch_sizes: Annotated[str, options.option("--batch-sizes N,N,...", "Answers decoded together.")] = "1,4,8,16",
+    batch_sizes: Annotated[
+        str, options.option("--batch-sizes N,N,...", "Numbers of answers decoded together.")
+    ] = "1,4,8,16",
     prompts: Annotated[
         pathlib.Path | None,
-        options.option("--prompts FILE.jsonl", "Questions in Spec-Bench's format; a few of our own by default."),
+        options.option(
+            "--prompts FILE.jsonl", "Questions in Spec-Bench's format; by default a few that come with the package."
+        ),
     ] = None,
     max_new_tokens: Annotated[
-        int, options.option("--max-new-tokens -n", "Length of the answers that caches are made for.")
+        int, options.option("--max-new-tokens -n", "Tokens of an answer that the caches have room for.")
     ] = 256,
     chat: options.Chat = None,
     drafter: options.Drafter = "auto",
     draft_model: options.DraftModel = None,
     calibrate: Annotated[
-        bool, options.option("--calibrate", "First measure how often the head's guesses are right; kept in its folder.")
+        bool,
+        options.option(
+            "--calibrate", "First measure how often the head's guesses are right, and save that in its folder."
+        ),
     ] = False,
     ops: Annotated[
-        bool, options.option("--ops", "Measure which candidate computes each operation fastest, and nothing else.")
+        bool, options.option("--ops", "Only measure which candidate computes each operation fastest.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure what draft trees cost here, choose one for each batch size, and keep the choice.
+    """Measure what draft trees cost on this machine, choose one for each batch size, and save the choice.
 
-    `--tree auto`, the default everywhere, then drafts with the tree that was fastest for as many answers at a time, and
-    not at all where none was faster than plain decoding. Takes half a minute or so for each batch size, most of it
-    compiling. Measure again after another head was trained or JAX was updated; leave the machine alone meanwhile.
+    `--tree auto`, the default of all commands, then drafts with the tree that was fastest at that batch size, or
+    decodes plainly if no tree was faster. It takes about half a minute for each batch size, most of it compiling.
+    Measure again after training another head or updating JAX, on an idle machine.
 
     **Examples**
 
@@ -60,12 +67,12 @@ def tune(
         return
     sizes = parsing.parse_numbers(batch_sizes, "--batch-sizes")
     model = pair.load(draft=draft_model)
-    prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), TIMED)
-    api.keep_budgets([])  # a folder that cannot be written into is reported before anything is measured
+    prompts_to_time = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), NUM_TIMED)
+    api.keep_budgets([])  # reports a folder that cannot be written before measuring
     if calibrate:
-        learnt = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), LEARNT)
+        to_calibrate = None if prompts is None else questions(prompts, parsing.wants_chat(model, chat), NUM_CALIBRATED)
         with counting("Calibrating") as progress:
-            model = api.calibrate_head(model, pair.target, pair.head, learnt, progress=progress)
+            model = api.calibrate_head(model, pair.target, pair.head, to_calibrate, progress=progress)
     tuned = []
     with counting("Measuring") as progress:
         arguments: dict[str, Any] = dict(
@@ -81,11 +88,11 @@ def tune(
         return
     out.print(acceptance(tuned[0]))
     out.print(choices(tuned))
-    err.print(f"Kept in {api.budgets_path()}; --tree auto goes by it from now on.", style="dim", markup=False)
+    err.print(f"Saved in {api.budgets_path()}, which --tree auto uses from now on.", style="dim", markup=False)
 
 
 def tune_operations(pair: options.ModelOptions, as_json: bool) -> None:
-    """Tries all candidates for a model's operations anew; later loads go by what is found."""
+    """Measures all candidates for a model's operations again; later loads use the fastest."""
     model = pair.load(head=None, head_config=None, mesh=None)
     with counting("Measuring") as progress:
         findings = api.measure_operations(model, anew=True, progress=lambda done, total, _: progress(done, total))
@@ -93,7 +100,7 @@ def tune_operations(pair: options.ModelOptions, as_json: bool) -> None:
         print_json(surroundings() | {"operations": [dataclasses.asdict(one) for one in findings]})
         return
     out.print(operations_table(findings))
-    err.print("Kept; models loaded from now on go by it.", style="dim", markup=False)
+    err.print("Saved; models loaded from now on use the fastest.", style="dim", markup=False)
 
 
 def questions(path: pathlib.Path, chat: bool, limit: int) -> list[Any]:
@@ -103,11 +110,11 @@ def questions(path: pathlib.Path, chat: bool, limit: int) -> list[Any]:
 
 
 def table(tuned: api.Tuned) -> Table:
-    """Returns a table of expected and measured speeds of plain decoding and of the most promising trees."""
+    """Returns a table of expected and measured speeds: plain decoding, then the most promising trees."""
     rows = tuned.budget.rows
     title = f"{rows} answer{'s' * (rows > 1)} at a time, caches of {tuned.budget.slots} tokens"
     plain = next(one for one in tuned.estimates if one.tree is None)
-    trees = [one for one in tuned.estimates if one.tree is not None][:SHOWN]
+    trees = [one for one in tuned.estimates if one.tree is not None][:NUM_SHOWN]
     shown = []
     for one in (plain, *trees):
         expected = f"{one.length:.2f}", f"{1e3 * one.seconds:.2f}", f"{tuned.promised(one):.0f}"
@@ -118,13 +125,13 @@ def table(tuned: api.Tuned) -> Table:
 
 
 def outcome(tuned: api.Tuned, tree: Any) -> tuple[str, str]:
-    """Returns a tree's measured speed, if it was timed, and whether it was chosen."""
+    """Returns two cells: the measured speed of a tree, if it was timed, and whether it was chosen."""
     measured, chosen = tuned.measured.get(tree), name(tree) == name(tuned.budget.tree)
     return "" if measured is None else f"{measured:.0f}", "chosen" if chosen else ""
 
 
 def acceptance(tuned: api.Tuned) -> Table:
-    """Returns a table of how often each guess was right at each depth, below a path that was right."""
+    """Returns a table of how often each guess at a depth was right, given that its parent was."""
     guesses = (f"guess {rank}" for rank, _ in enumerate(tuned.by_rank[0], start=1))
     rows = [
         (str(depth), *(f"{100 * share:.0f} %" for share in shares)) for depth, shares in enumerate(tuned.by_rank, 1)

@@ -9,7 +9,7 @@ from eagle_jax.cli import options
 from eagle_jax.cli.console import err, one_sentence
 from eagle_jax.cli.serve import ApiKey, Host, Name, Port, server_option, serving_room, started, warn_of_open_doors
 
-READERS = 2  # answers at a time of the drafter that the page begins with; of others that readers choose, one
+READERS = 2  # concurrent answers of the default drafter; drafters chosen on the page answer one at a time
 
 
 @one_sentence
@@ -23,10 +23,10 @@ def ui(
     name: Name = None,
     drafting: options.DraftingOptions = options.DraftingOptions(),
 ) -> None:
-    """Talk with the model in a browser: what the draft guessed is marked, its trees are drawn, and races are run.
+    """Chat with the model in a browser: drafted tokens are marked, trees are drawn, and drafters can be raced.
 
     The page is served from this machine and loads nothing from elsewhere; the server also answers OpenAI's requests, as
-    `eagle-jax serve` does. `--drafter` and `--tree` are what it begins with.
+    `eagle-jax serve` does. `--drafter` and `--tree` are the page's defaults.
 
     **Examples**
 

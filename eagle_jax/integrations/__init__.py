@@ -1,1 +1,1 @@
-"""What other projects' programs hold engines with; each room needs an extra of its own."""
+"""Engines in the programs of other projects; each package needs its extra."""

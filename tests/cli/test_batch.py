@@ -48,7 +48,7 @@ def test_two_hosts_and_a_merge(fake, run, prompts):
     assert one.exit_code == 0 and one.stdout == "2 rows answered: a.jsonl\n"
     assert "Not all of the 2 parts are complete here: a.jsonl.part-00000-of-00002 is not there." in one.stderr
     early = run("batch", "--merge", "a.jsonl")
-    assert early.exit_code == 2 and "a.jsonl.part-00000-of-00002 is not there; run the job on these" in early.stderr
+    assert early.exit_code == 2 and "a.jsonl.part-00000-of-00002 is not there; finish the job on these" in early.stderr
     other = run("batch", "prompts.jsonl", "a.jsonl", "--processes", "2", "--process", "0")
     assert other.exit_code == 0 and "parts" not in other.stderr
     assert len((prompts.parent / "a.jsonl").read_text().splitlines()) == 5
@@ -66,7 +66,7 @@ def test_two_hosts_and_a_merge(fake, run, prompts):
         (["prompts.jsonl", "a.jsonl", "--coordinator", "here:1"], "processes=None, process=None at 'here:1'"),
         (
             ["prompts.jsonl", "a.jsonl", "--one-model", "--mesh", "local:auto", "--coordinator", "here:1"],
-            "--mesh local:auto is of one process's devices and --one-model of all; give one of the two",
+            "--mesh local:auto names the devices of one process, and --one-model shards over all; give one of the two",
         ),
         (["prompts.jsonl", "a.jsonl", "--temperature", "-1"], "temperature=-1.0 is negative"),
         (["--merge", "a.jsonl", "b.jsonl"], "--merge takes the output alone, and 2 files were given"),

@@ -40,7 +40,7 @@ def test_it_says_where_texts_part(fake, run, questions):
     shown = run("bench", "--questions", questions)
     assert shown.exit_code == 0 and "Identical texts: 0 of 3" in shown.stdout
     assert (
-        "Texts of plain and eagle part in question 1, turn 1, at token 3, and 1 more question. In bfloat16"
+        "Texts of plain and eagle diverge in question 1, turn 1, at token 3, and 1 more question. In bfloat16"
         in shown.stderr
     )
 

@@ -53,7 +53,7 @@ def test_a_pipe_carries_only_the_text(fake, run):
 
 def test_stats_and_help(fake, run):
     shown = run("chat", input="/stats\n/help\nhi\nhi\n/stats\n/quit\n")
-    assert "nothing was answered yet" in shown.stdout
+    assert "no answers yet" in shown.stdout
     assert "/clear   forget the conversation" in shown.stdout
     assert "2 answers, 6 tokens, 2 steps (3.00 tokens a step)" in shown.stdout
 

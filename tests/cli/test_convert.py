@@ -42,7 +42,7 @@ def test_arguments(fake, run):
         (["--to", "sglang", "--head-config", "[" * 100_000], "--head-config is not valid JSON"),
         (["--dtype", "float32"], "a head is converted with --to safeailab, sglang, speculators or dflash"),
         (["--to", "sglang", "--dtype", "int8"], "'int8' is not one of 'float32', 'bfloat16', 'float16'"),
-        (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is no JSON object"),
+        (["--to", "sglang", "--head-config", "[1]"], "--head-config [1] is not a JSON object"),
     ],
 )
 def test_misuse(fake, run, arguments, sentence):
@@ -86,4 +86,4 @@ def test_a_datastore_says_what_it_left_out(fake, run):
     fake.unreadable = ["chats.jsonl:3", "chats.jsonl:9"]
     shown = run("datastore", "chats.jsonl", "--out", "store")
     assert shown.exit_code == 0 and shown.stdout == "1 texts, 1,200 tokens: store\n"
-    assert shown.stderr == "Records left out: 2, the first at chats.jsonl:3: not JSON.\n"
+    assert shown.stderr == "Skipped 2 records, the first at chats.jsonl:3: not JSON.\n"

@@ -186,7 +186,7 @@ def test_settings_that_nothing_was_answered_with_may_change(fake, run, asked, fo
         ("plain,eagle,plain", "--methods names plain twice"),
         ("eagle,plain:60,7,10", "--methods has plain:60,7,10, but plain drafts nothing; write plain alone"),
         ("eagle,none@eagle1", "--methods has none@eagle1, but none drafts nothing; write none alone"),
-        ("plain,eagle@", "--methods has eagle@, with nothing behind the @; name one of the --head there"),
+        ("plain,eagle@", "--methods has eagle@, with nothing after the @; name one of the --head there"),
         ("plain,eagle@hydra", "--methods has eagle@hydra, and no --head is hydra; give --head hydra too"),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_run_that_is_not_over_is_reported_as_far_as_it_is(fake, run, asked, fo
     file = folder / "prompt-lookup.jsonl"
     file.write_bytes(file.read_bytes()[:-9])
     shown = run("eval", "report", str(folder))
-    assert shown.exit_code == 0 and "prompt-lookup.jsonl ends within a line, which is left out." in shown.stderr
+    assert shown.exit_code == 0 and "prompt-lookup.jsonl ends in an unfinished line, which is ignored." in shown.stderr
     assert "Left out 1 question that not every method has answered yet." in shown.stderr
     file.unlink()
     shown = run("eval", "report", str(folder))
@@ -317,7 +317,10 @@ def test_compare_identical_files(fake, run, asked, folder, tmp_path):
     other.write_text(one.read_text().splitlines()[0] + "\n{half")
     shown = run("eval", "compare", str(one), str(other))
     assert shown.exit_code == 0 and shown.stdout == "1 of 1 questions have identical texts.\n"
-    assert "copy.jsonl ends within a line" in shown.stderr and "Answered in one file only: 1 more." in shown.stderr
+    assert (
+        "copy.jsonl ends in an unfinished line" in shown.stderr
+        and "Answered in one file only: 1 more questions." in shown.stderr
+    )
     assert len(fake.loads) == loads, "nothing to ask the target"
     other.write_text("")
     assert run("eval", "compare", str(one), str(other)).exit_code == 2
@@ -369,7 +372,7 @@ def test_entries_of_the_named_heads_configs(fake, run, asked):
     assert run(*asked, "--head", "eagle3", *window).exit_code == 0
     assert fake.head_configs[-1] == {"sliding_window": 512}
     shown = run(*asked, *window)
-    assert shown.exit_code == 2 and "--head-config without a --head" in shown.stderr
+    assert shown.exit_code == 2 and "--head-config needs --head" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_entries_of_the_targets_config(fake, run):
     assert run("generate", "Hi.").exit_code == 0
     assert fake.target_configs == [{"rope_theta": 10000.0}, None]
     shown = run("generate", "--target-config", "[1]", "Hi.")
-    assert shown.exit_code == 2 and "--target-config [1] is no JSON object" in shown.stderr
+    assert shown.exit_code == 2 and "--target-config [1] is not a JSON object" in shown.stderr
 
 
 def test_entries_of_the_heads_config(fake, run):
@@ -172,7 +172,7 @@ def test_entries_of_the_heads_config(fake, run):
     assert run("chat", "--head-config", '{"sliding_window": null}', input="").exit_code == 0
     assert fake.head_configs == [{"sliding_window": 512}, {"sliding_window": None}]
     shown = run("generate", "--head-config", "512", "Hi.")
-    assert shown.exit_code == 2 and "--head-config 512 is no JSON object" in shown.stderr
+    assert shown.exit_code == 2 and "--head-config 512 is not a JSON object" in shown.stderr
 
 
 def test_options_that_depend_on_the_text(fake, run):

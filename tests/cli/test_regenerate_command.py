@@ -7,7 +7,7 @@ def test_it_passes_on_the_request_and_counts(fake, run):
     assert shown.exit_code == 0 and fake.meshes == ["data:2"]
     ((data, request),) = fake.requests
     assert data == "chats.jsonl" and request["temperature"] == 1.0 and request["top_p"] == 0.9 and request["limit"] == 7
-    said = "5 conversations answered, 2 were there before, 1 cut at 1024 tokens: o.jsonl\n"
+    said = "5 conversations answered, 2 answered before, 1 cut at 1024 tokens: o.jsonl\n"
     assert shown.stdout == said
 
 

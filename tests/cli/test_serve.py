@@ -96,4 +96,4 @@ def test_what_was_fastest_is_kept(fake, run, monkeypatch):
 
     monkeypatch.setattr(api, "keep_budgets", full)
     shown = run("serve")
-    assert shown.exit_code == 0 and "What was fastest is not kept: no room on /cache" in shown.stderr
+    assert shown.exit_code == 0 and "The fastest trees are not saved: no room on /cache" in shown.stderr

@@ -39,7 +39,7 @@ def test_it_tells_of_the_data_of_each_checkpoint_and_of_the_head(fake, run, sett
         "1,200 kept, 7 of them cut",
         "5 dropped: not JSON (chats.jsonl:2, chats.jsonl:3, chats.jsonl:9, ...)",
         "60,000, 25% of them the assistant's",
-        "40 to learn from, 2 held out",
+        "40 for training, 2 held out",
         "123,456 parameters",
         "tokens that make up 98.77% of the answers",
         "after update 3 of 9",
@@ -62,7 +62,7 @@ def test_questions_are_decoded_at_the_end(fake, run, settings, tmp_path):
     fake.done = 4
     shown = run("train", str(settings), "--set", f"evaluation.questions={questions}")
     assert "tokens a step" not in shown.stdout
-    assert "Stopped after 4 of 9 updates; the same command goes on from there." in shown.stderr
+    assert "Stopped after 4 of 9 updates; the same command continues." in shown.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -16,7 +16,7 @@ def test_a_table_for_each_batch_size_and_the_choices(fake, run):
     assert ["plain", "1.00", "10.00", "200", "200"] in lines
     assert ["2", "4,2,1", "300", "1.50x"] in lines
     assert ["1", "75", "%", "12", "%"] in lines and ["2", "50", "%", "25", "%"] in lines
-    assert "budgets.json; --tree auto goes by it" in shown.stderr
+    assert "budgets.json, which --tree auto uses" in shown.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_told_of_before_anything_is_measured(fake, run, monkeypatch):
@@ -43,7 +43,7 @@ def test_prompts_of_a_file_are_asked_as_chats(fake, run, tmp_path):
 @pytest.mark.parametrize(
     "given, said",
     [
-        (("--batch-sizes", "1,two"), "--batch-sizes '1,two'; expected whole numbers with commas between"),
+        (("--batch-sizes", "1,two"), "--batch-sizes '1,two'; expected whole numbers separated by commas"),
         (("--prompts", "nowhere.jsonl"), "nowhere.jsonl: no such file"),
         (("--drafter", "magic"), "'magic' is none of"),
     ],

@@ -263,7 +263,7 @@ def test_one_process_writes_at_a_time(model, data, tmp_path, monkeypatch):
 
     class Twice(Decoder):
         def __call__(self, *asked, **options):
-            with pytest.raises(ValueError, match="another process is writing into .*out.jsonl; wait for its end"):
+            with pytest.raises(ValueError, match="another process is writing into .*out.jsonl; wait until it ends"):
                 api.regenerate(model, data, out)
             refused.append(out.stat().st_size)
             return super().__call__(*asked, **options)

@@ -1,7 +1,7 @@
 """Engines on the machines of a Ray cluster; needs the extra `ray`.
 
-`data.answer` adds answers to the rows of a Ray Dataset, `serve.deployment` is the server in several replicas behind one
-address. Where engines run, what waits for them, and what is tried again after a loss is Ray's work.
+`data.answer` adds answers to the rows of a Ray Dataset; `serve.deployment` runs replicas of the server behind one
+address. Ray places the engines, queues their work, and retries it after a failure.
 """
 
 try:

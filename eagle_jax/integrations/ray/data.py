@@ -1,4 +1,4 @@
-"""A stage for Ray Data: rows in, the same rows with answers out."""
+"""A stage for Ray Data that adds answers to rows."""
 
 import hashlib
 import json
@@ -12,13 +12,12 @@ from ray.data import ActorPoolStrategy, Dataset
 from eagle_jax.api import Defaults, Engine, Line, Model, answer_lines
 from eagle_jax.integrations.ray.arguments import check_load, engine_options
 
-# A task that begins while another ends keeps the engine's batch full.
-CALLS = 2
-MAX_QUEUE = 2**31  # no row is turned away: how many are under way is decided by Ray
+CALLS = 2  # concurrent calls of an actor: the next one begins before one ends, so the engine's batch stays full
+MAX_QUEUE = 2**31  # rows are never refused: Ray limits how many are sent
 
 _CALL = pa.struct({"name": pa.string(), "arguments": pa.string()})
 _STATS = pa.struct({"steps": pa.int64(), "mean_accepted_length": pa.float64()})
-# Stated, since blocks without an error, or with nothing else, would have a type of their own.
+# Explicit, since blocks with errors only, or with none, would be inferred as other types.
 ANSWER = pa.struct(
     {
         "text": pa.string(),
@@ -50,34 +49,34 @@ def answer(
 ) -> Dataset:
     """Adds a column of answers to a dataset, from actors that hold an engine each.
 
-    A row is one of a batch job, its fields are columns: `prompt`, `messages` or `prompt_ids`, and options of its own;
-    one that is null is left out, also inside messages, since tables have a field in all rows or in none. The answer is
-    a structure with `text`, `finish_reason`, `usage`, `seed`, `stats`, and as the case may be `tool_calls`, `token_ids`
-    or `response` (as JSON, to rows in OpenAI's form); or with an `error` alone, in one sentence, which stops nothing.
+    A row has the fields of a batch job's row as columns: `prompt`, `messages` or `prompt_ids`, and its own options.
+    Null fields are ignored, inside messages too, since a table has each field in all rows. The answer is a struct with
+    `text`, `finish_reason`, `usage`, `seed`, `stats`, and optionally `tool_calls`, `token_ids` or `response` (JSON, for
+    rows in OpenAI's format); or with an `error` alone, in one sentence, which does not stop the job.
 
-    A row's answer is `generate`'s for its `seed`, whichever actor gives it and however often: Ray starts an actor that
-    died again, with the rows that it had. A row without a seed has one that follows from `defaults.seed` and from its
-    `id`, or from all that it holds. With whole numbers from 0 as ids they are the seeds of a batch job's rows.
+    A row's answer is that of `generate` for its `seed`, on any actor and after any retry. A row without a seed gets one
+    from `defaults.seed` and from its `id`, or from its whole content; whole numbers from 0 as ids give the seeds of a
+    batch job's rows.
 
     Args:
-        rows: in any order; the order of the answers is Ray's.
-        load: makes the model, in the actor: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.
-        defaults: options of rows that do not state their own.
+        rows: the dataset. Ray decides the order of the answers.
+        load: returns the model, called in the actor: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.
+        defaults: options for rows without their own.
         engine: arguments of `Engine`, such as `rows`, `max_tokens`, `drafter`.
-        actors: how many, or the least and the most, between which Ray chooses.
-        batch_size: rows that an actor is given at a time; what it has to do again when it dies is a few of these.
-        line: the column in which each row is as text, as a line of a batch job's file: `ray.data.read_text` makes
-            `text`. Rows of several kinds have no other common form.
-        column: the name of the answers' column.
-        token_ids: whether answers have these too.
-        ignore_unknown: whether columns that are no field of a row are ignored, instead of being errors.
+        actors: number of actors, or the minimum and maximum of an autoscaling pool.
+        batch_size: rows of a call; when an actor dies, a few calls are repeated.
+        line: the column that has each row as a line of a batch job's file, such as `text` of `ray.data.read_text`; for
+            rows of several kinds, which have no common columns.
+        column: name of the column of answers.
+        token_ids: whether answers include their token ids.
+        ignore_unknown: whether unknown columns are ignored instead of being errors.
         resources: of an actor, as in `Dataset.map_batches`: `num_cpus`, `num_gpus`, `memory`, `resources`,
             `accelerator_type`, `label_selector`, `runtime_env`.
 
     Raises:
-        TypeError: `load` is no function, or `engine` has what no engine takes.
-        ValueError: `actors` or `batch_size` is below 1; in the actors, as Ray wraps it, the dataset has no
-            column `line`, or already one named `column`.
+        TypeError: `load` is not callable, or `engine` has an unknown option.
+        ValueError: `actors` or `batch_size` is below 1; in the actors, wrapped by Ray: the dataset has no column
+            `line`, or has a column `column` already.
     """
     check_load(load)
     options = engine_options(engine)
@@ -95,7 +94,7 @@ def answer(
 
 
 class _Answering:
-    """What an actor does; Ray lets it have several batches at a time, on one event loop."""
+    """The actor: an engine that answers several batches concurrently, on one event loop."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class _Answering:
     async def __call__(self, table: pa.Table) -> pa.Table:
         names = table.column_names
         if self._column in names:
-            raise ValueError(f"the rows already have a column {self._column!r}; name another for their answers")
+            raise ValueError(f"the rows already have a column {self._column!r}; name another column for the answers")
         if self._line is not None and self._line not in names:
             raise ValueError(f"the rows have no column {self._line!r} with lines; expected one of {', '.join(names)}")
         lines = [line_of(row, self._line) for row in table.to_pylist()]
@@ -120,16 +119,16 @@ class _Answering:
 
 
 def line_of(row: Mapping[str, Any], column: str | None) -> Line:
-    """Returns a row as a line of a batch job, with a number that does not depend on where or when the row is read."""
+    """Returns a row as a line of a batch job, with a number that depends on the row alone."""
     if column is None:
-        content = json.dumps(_stated(row), default=_json).encode()
+        content = json.dumps(_without_nulls(row), default=_json).encode()
     else:
         content = (row[column] or "").encode(errors="surrogatepass")
     return Line(_number(content), "", content)
 
 
 def answer_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entry of the answers' column for a record of a batch job's output."""
+    """Returns the answer for a record of a batch job's output."""
     if "response" not in record:
         return {name: value for name, value in record.items() if name != "id"}
     error = record["error"]
@@ -137,11 +136,11 @@ def answer_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(content: bytes) -> int:
-    """Returns a whole number as `id`, or else one that is made of it, or of the whole row if it has none."""
+    """Returns the row's `id` if it is a whole number, else a hash of the id, or of the row if it has none."""
     try:
         row = json.loads(content)
         id_ = row.get("custom_id" if "body" in row else "id")
-    except (ValueError, AttributeError, RecursionError):  # such a row gets its error when it is read
+    except (ValueError, AttributeError, RecursionError):  # reported when the row is read
         id_ = None
     if type(id_) is int and id_ >= 0:
         return id_
@@ -149,13 +148,13 @@ def _number(content: bytes) -> int:
     return int.from_bytes(hashlib.sha256(named).digest()[:8])
 
 
-def _stated(value: Any) -> Any:
-    """Returns the value without entries that are null: in a table a field that one row has is in all rows."""
+def _without_nulls(value: Any) -> Any:
+    """Returns the value without null entries: a table has each field in all rows."""
     if isinstance(value, Mapping):
-        return {name: _stated(one) for name, one in value.items() if one is not None}
-    return [_stated(one) for one in value] if isinstance(value, list) else value
+        return {name: _without_nulls(entry) for name, entry in value.items() if entry is not None}
+    return [_without_nulls(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _json(value: Any) -> Any:
-    """Returns arrays as lists; what JSON has no form for as an object of its type, which no field of a row accepts."""
+    """Converts arrays to lists, and other values to an object that no field of a row accepts."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else {type(value).__name__: repr(value)}

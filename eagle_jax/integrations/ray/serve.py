@@ -9,9 +9,9 @@ from eagle_jax.api import Engine, EngineClosed, Model
 from eagle_jax.integrations.ray.arguments import check_load, engine_options
 from eagle_jax.serving import Limits, create_app
 
-SLOTS = 8  # that an engine has unless its arguments say otherwise
-# A replica's requests for each slot: the next is there when one is answered, and the rest wait where any may take them.
-REQUESTS = 2
+DEFAULT_ROWS = 8  # of an engine
+# Requests of a replica per row of its engine: one is answered, the next is waiting; further ones wait in Ray's router.
+REQUESTS_PER_ROW = 2
 
 
 def deployment(
@@ -23,30 +23,30 @@ def deployment(
     server: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> serve.Application:
-    """Makes an application for `ray.serve.run`: each replica holds an engine, and answers what `eagle-jax serve` does.
+    """Returns an application for `ray.serve.run`, whose replicas serve the API of `eagle-jax serve`, an engine each.
 
-    A replica is healthy while its engine takes requests; one that is not is replaced. When Ray stops one it gets no
-    more requests and ends those that it has, for `limits.drain_seconds` at most. Prefixes of prompts are kept in each
-    replica for itself, and `/metrics` reports on the one that answers.
+    A replica is healthy while its engine takes requests; Ray replaces unhealthy replicas. A replica that Ray stops
+    gets no more requests and finishes those that it has, within `limits.drain_seconds`. Each replica has its own
+    prefix cache, and `/metrics` reports on the replica that answers.
 
     Args:
-        load: makes the model, in the replica: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.
-        name: what requests call the model.
+        load: returns the model, called in the replica: `functools.partial(eagle_jax.load, "smollm2-135m-instruct")`.
+        name: name of the model in requests.
         engine: arguments of `Engine`, such as `rows`, `max_tokens`, `drafter`.
-        limits: what one request may take.
+        limits: limits of one request.
         server: arguments of `create_app`, such as `api_key`.
         options: options of the deployment, as `ray.serve.deployment` takes them: `num_replicas`, `ray_actor_options`,
             `autoscaling_config`, or, instead of the values here, `max_ongoing_requests` and
             `graceful_shutdown_timeout_s`.
 
     Raises:
-        TypeError: `load` is no function, or `engine` has what no engine takes.
+        TypeError: `load` is not callable, or `engine` has an unknown option.
     """
     check_load(load)
-    engine = {"rows": SLOTS} | engine_options(engine)
+    engine = {"rows": DEFAULT_ROWS} | engine_options(engine)
     defaults: dict[str, Any] = {
         "name": "eagle_jax",
-        "max_ongoing_requests": REQUESTS * engine["rows"],
+        "max_ongoing_requests": REQUESTS_PER_ROW * engine["rows"],
         "graceful_shutdown_timeout_s": limits.drain_seconds,
     }
     replica = serve.deployment(serve.ingress()(_Replica)).options(**defaults | options)
@@ -54,7 +54,7 @@ def deployment(
 
 
 class _Replica:
-    """The server's application over an engine of its own; Ray calls these methods by their names."""
+    """The server's application with its engine; Ray calls these methods by name."""
 
     def __init__(self, load: Callable[[], Model], name: str, engine: Mapping[str, Any], server: Mapping[str, Any]):
         self._engine = Engine(load(), **engine)
@@ -64,9 +64,9 @@ class _Replica:
         return self._application
 
     def check_health(self) -> None:
-        """Raises where the engine takes no requests any more; Ray then starts another replica."""
+        """Raises EngineClosed if the engine takes no more requests; Ray then starts another replica."""
         if not self._engine.alive:
-            raise EngineClosed("the engine takes no more requests; start it anew")
+            raise EngineClosed("the engine takes no more requests; start another")
 
     def __del__(self) -> None:
         if hasattr(self, "_engine"):

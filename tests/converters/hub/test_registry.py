@@ -102,7 +102,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: pathli
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr("pathlib.Path.home", no_home)
     assert find(SMALL) is None
-    with refused(FileNotFoundError, "this user has no home"):
+    with refused(FileNotFoundError, "this user has no home folder"):
         download(SMALL)
     (tmp_path / "carries_a_model").mkdir()
     (tmp_path / SMALL.file).write_bytes(HELD)
