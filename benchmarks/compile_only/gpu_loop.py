@@ -109,7 +109,7 @@ def row(nodes: int, quantize: str, attention: str, options: argparse.Namespace) 
     program = compiled(nodes, None if quantize == "none" else quantize, options)
     text, more = program.as_text(), program.memory_analysis().temp_size_in_bytes
     matrices = str(len(dequantized_in(text)))
-    if "int4" in quantize and options.int4 == "gpu" and int4_gpu.IN_PROGRAMS not in text:
+    if "int4" in quantize and options.int4 == "gpu" and int4_gpu.KERNEL_NAME not in text:
         matrices += ", and the kernel is not used"
     copies = shapes.copies_of_caches(text, options.slots)
     return quantize, attention, nodes, launches(text), f"{more / 1e6:.1f}", copies, matrices

@@ -24,7 +24,7 @@ from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
-from eagle_jax.ops.attention_parts import MOST as SCORES
+from eagle_jax.ops.attention_parts import MAX_SCORE_BYTES
 from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.scheduling.sizes import CHUNK, slots_for_tree
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
@@ -266,7 +266,7 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
     """
     mlp = 3 * item * rows * config.intermediate_size // parts
     queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
-    scores = min(4 * rows * config.num_attention_heads // parts * slots, SCORES)
+    scores = min(4 * rows * config.num_attention_heads // parts * slots, MAX_SCORE_BYTES)
     return max(mlp, scores + scores * item // 4 + queries) + 2 * item * rows * config.hidden_size
 
 

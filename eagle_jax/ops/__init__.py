@@ -1,17 +1,17 @@
 """Operations of the networks: a plain-JAX reference for each, and backends that compute some of them faster.
 
-Models call operations unconditionally; `dispatch` chooses who computes them. The folders `cpu`, `tpu` and `gpu` are
-backends: each is imported where it is chosen, and can be deleted, and everything still works, slower.
+Models call operations unconditionally; `dispatch` chooses the implementation. The folders `cpu`, `tpu` and `gpu` are
+backends, imported when they are chosen; without them everything still works, more slowly.
 
-    linear            x @ weight.T + bias, of weights as stored, quantized or packed
+    linear            x @ weight.T + bias, with float, quantized or packed weights
     rms_norm          x / rms(x) * scale
     embed             rows of an embedding table
-    tree_attention    a tree of fresh tokens over the committed prefix and over itself
+    tree_attention    attention of a tree of fresh tokens to the committed prefix and to its ancestors
     attention_block   residual + o(attention(qkv(norm(x))))
     mlp_block         x + down(silu(gate(norm(x))) * up(norm(x)))
     feed_forward      down(silu(gate(x)) * up(x)), by `linear`
     gated_delta       the gated delta rule over a tree of fresh tokens
-    top_k, argmax     the largest of rows over a vocabulary
+    top_k, argmax     the largest values of rows over a vocabulary
 """
 
 from eagle_jax.ops.attention_block import added, attention_block, keys_and_values

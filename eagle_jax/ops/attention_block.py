@@ -14,7 +14,7 @@ from eagle_jax.ops.rotary import rotate
 from eagle_jax.ops.tree_attention import check_rows, tree_attention
 from eagle_jax.ops.types import KV, Affine, AttentionInputs, AttentionWeights, CachedKV, LayerRows, Norm
 
-Heads = tuple[Float[Array, "b _ n c"], ...]  # queries, and mostly keys and values
+Heads = tuple[Float[Array, "b _ n c"], ...]  # queries; keys and values unless the layer has none
 
 
 def attention_block(
@@ -28,13 +28,13 @@ def attention_block(
     scale: float,
     softcap: float | None = None,
 ) -> tuple[Float[Array, "b n h"], LayerRows]:
-    """Computes `residual + o(attention(qkv(norm(x))))`, and the fresh tokens' own keys (rotated) and values, if any.
+    """Computes `residual + o(attention(qkv(norm(x))))`; also returns the fresh tokens' keys (rotated) and values.
 
     Args:
         prefix: keys and values of the cache, `[u k s c]`.
-        draft_kv: keys and values of fresh tokens of earlier draft levels, which `inputs.visible` names first; of all
-            fresh tokens where these have no keys of their own.
-        scale: scores are multiplied by it.
+        draft_kv: keys and values of earlier draft levels, the first columns of `inputs.visible`; of all fresh tokens if
+            the layer computes no keys.
+        scale: factor on the scores.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
     """
     check_rows(len(inputs.length), prefix, inputs.cache_rows)
@@ -65,12 +65,12 @@ def reference(
     fresh: KV = (fresh_kv[0], fresh_kv[1]) if fresh_kv else draft_kv
     if fresh_kv and draft_kv[0].shape[2]:
         fresh = jnp.concatenate([draft_kv[0], fresh_kv[0]], axis=2), jnp.concatenate([draft_kv[1], fresh_kv[1]], axis=2)
-    seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
+    keys_to_attend = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
     how: dict[str, Any] = dict(scale=scale, softcap=softcap, sinks=weights.sinks)
     if inputs.flat is None:
-        attended = tree_attention(q, fresh, *seen, **how)
+        attended = tree_attention(q, fresh, *keys_to_attend, **how)
     else:
-        attended = flat_attention(q, fresh, *seen, inputs.flat, **how)
+        attended = flat_attention(q, fresh, *keys_to_attend, inputs.flat, **how)
     if gate is not None:
         attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
@@ -80,13 +80,13 @@ def reference(
 def added(
     residual: Float[Array, "b n h"], y: Float[Array, "b n h"], post_norm: Norm | None, multiplier: float
 ) -> Array:
-    """Returns the residual sum, with a norm over what is added, or a factor."""
+    """Adds `y` to the residual, after its norm, if any, and times `multiplier`."""
     y = y if post_norm is None else rms_norm(y, post_norm)
     return residual + (y if multiplier == 1 else y * multiplier)
 
 
 def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int) -> KV:
-    """Computes the keys (rotated) and values alone, where a chunk of a prompt is read for its cache."""
+    """Computes only keys (rotated) and values, for a chunk of a prompt whose output is not needed."""
     _, k, v = _project(x, weights, inputs, head_dim)[0]
     return k, v
 
@@ -94,7 +94,7 @@ def keys_and_values(x: Float[Array, "b n i"], weights: AttentionWeights, inputs:
 def _project(
     x: Float[Array, "b n i"], weights: AttentionWeights, inputs: AttentionInputs, head_dim: int
 ) -> tuple[Heads, Float[Array, "b h n c"] | None]:
-    """Computes rotated queries and keys, and values, by head, where there are maps for them, and logits of gates."""
+    """Computes by head the rotated queries and keys and the values that the layer has, and the logits of its gates."""
     batch, n, _ = x.shape
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
 
@@ -112,7 +112,7 @@ def _project(
         parts[0], gate = both[..., 0, :], by_head(both[..., 1, :])
     over = weights.norms_over
 
-    def finished(rows: Float[Array, "b n *o"], norm: Norm | None) -> Float[Array, "b heads n c"]:
+    def normed_and_rotated(rows: Float[Array, "b n *o"], norm: Norm | None) -> Float[Array, "b heads n c"]:
         if norm is not None and over == "projection":
             rows = rms_norm(rows.reshape(batch, n, -1), norm)
         heads = by_head(rows)
@@ -121,9 +121,9 @@ def _project(
         heads = rotate(heads, inputs.cos_sin, weights.interleaved)
         return rms_norm(heads, norm) if norm is not None and over == "rotated_head" else heads
 
-    q = finished(parts[0], weights.q_norm)
+    q = normed_and_rotated(parts[0], weights.q_norm)
     if len(parts) == 1:
         return (q,), gate
     values = by_head(parts[-1])
     values = values if weights.v_norm is None else rms_norm(values, weights.v_norm)
-    return (q, finished(parts[1], weights.k_norm), values), gate
+    return (q, normed_and_rotated(parts[1], weights.k_norm), values), gate

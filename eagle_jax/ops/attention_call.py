@@ -10,34 +10,34 @@ from eagle_jax.ops.precision import precision
 from eagle_jax.ops.types import KV, CachedKV
 from eagle_jax.struct import pytree, static
 
-# Score of masked keys, and initial maximum of a row. The second is the larger, so that masked keys have weight 0 even
-# in rows that have not attended to any key.
-UNSEEN, NOTHING_SEEN = float(jnp.finfo(jnp.float32).min), -1e30
+# Score of masked keys, and initial maximum of a row. The maximum is larger, so that masked keys have weight 0 even in
+# rows that have not attended to any key.
+MASKED_SCORE, INITIAL_MAX = float(jnp.finfo(jnp.float32).min), -1e30
 
 # State of each row: the maximum score, the sum of the weights, the weighted sum of the values; float32.
-Sums = tuple[Float[Array, "*b r 1"], Float[Array, "*b r 1"], Float[Array, "*b r c"]]
+SoftmaxState = tuple[Float[Array, "*b r 1"], Float[Array, "*b r 1"], Float[Array, "*b r c"]]
 
 
 @pytree
 class AttentionCall:
-    """One call: `n` fresh tokens of each of `b` requests over their committed prefix and over each other.
+    """One call of tree attention: `n` fresh tokens of each of `b` requests attend to their prefix and to each other.
 
-    Query heads that share keys (GQA) are rows of one kv head: row `g n + i` is the head's query g at node i. So keys
-    are read once for all of them and never repeated.
+    Query heads that share keys (GQA) are rows of one kv head: row `g n + i` is the head's query g at node i, and keys
+    are read once for the group.
 
     Attributes:
         q: queries, rotated and scaled (r rows: queries of a kv head times nodes).
-        fresh: keys and values of the fresh tokens (m rows: those of earlier levels of a drafted tree come first).
-        visible: which fresh rows each node attends to: its ancestors and itself, within its window. If it has fewer
-            columns than there are fresh rows, the others come in groups of `n`, of which node i attends to the i-th (a
-            head's own earlier steps in training). Only the reference supports those.
-        prefix: keys and values of the cache; slots from `length` on hold any finite numbers.
-        length: committed slots of each request; every node attends to all of them, within its window.
-        first: first slot that each node attends to (sliding window, may be negative); None is 0.
+        fresh: keys and values of the fresh tokens (m rows; earlier levels of a drafted tree come first).
+        visible: which fresh rows each node attends to: its ancestors and itself, within its window. Fresh rows
+            beyond its columns come in groups of `n`, and node i attends to the i-th row of each group (a head's own
+            earlier steps in training); only the reference supports them.
+        prefix: keys and values of the cache; positions from `length` on hold arbitrary finite numbers.
+        length: committed positions of each request; every node attends to all of them, within its window.
+        first: first position that each node attends to (sliding window, may be negative); None is 0.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2); None leaves them.
-        cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
-        count: leading nodes of each request that are not padding, of which results may be any number; None is all.
-        sinks: a logit of each row that joins its softmax, without a value (gpt-oss); None is no such logit.
+        cache_rows: row of the cache of each request; None: the cache has one row per request, in order.
+        count: leading nodes of each request that are not padding; results of padding are arbitrary. None is all.
+        sinks: for each row a logit that joins its softmax without a value (gpt-oss), or None.
     """
 
     q: Float[Array, "b k r c"]
@@ -53,22 +53,22 @@ class AttentionCall:
 
     @property
     def nodes(self) -> int:
-        """Fresh tokens of each request."""
+        """Number of fresh tokens of a request."""
         return self.visible.shape[1]
 
     @property
-    def named(self) -> int:
-        """Fresh rows that `visible` has a column for."""
+    def num_visible(self) -> int:
+        """Number of fresh rows that `visible` has a column for."""
         return self.visible.shape[2]
 
     @property
     def group(self) -> int:
-        """Query heads of each kv head."""
+        """Number of query heads of a kv head."""
         return self.q.shape[2] // self.nodes
 
     @property
     def slots(self) -> int:
-        """Slots of the cache, used or not."""
+        """Number of cache positions, used or not."""
         return self.prefix[0].shape[2]
 
     def __str__(self) -> str:
@@ -78,22 +78,22 @@ class AttentionCall:
         return f"{shape}, {self.q.dtype}{window}{'' if self.sinks is None else ', sinks'}"
 
     def begin(self) -> "Sums":
-        """Returns the state of each row before any key: empty, or with its sink, which weighs 1."""
-        top, total, mixed = nothing(self.q.shape)
+        """Returns the state of each row before any key: empty, or with its sink, of weight 1."""
+        top, total, mixed = empty_state(self.q.shape)
         if self.sinks is None:
             return top, total, mixed
         return jnp.broadcast_to(self.sinks, top.shape), jnp.ones_like(total), mixed
 
 
-# The attention `[b k r c]` of a case, in the dtype of its queries. A backend raises NotImplementedError, with the
-# reason, for a case that it does not support.
+# Computes the attention `[b k r c]` of a call, in the dtype of its queries. A backend raises NotImplementedError, with
+# the reason, for a call that it does not support.
 Backend = Callable[[AttentionCall], Float[Array, "b k r c"]]
 
 
-def nothing(shape: tuple[int, ...]) -> Sums:
+def empty_state(shape: tuple[int, ...]) -> SoftmaxState:
     """Returns the initial state of rows `[.., r, c]`."""
     one = (*shape[:-1], 1)
-    return jnp.full(one, NOTHING_SEEN, jnp.float32), jnp.zeros(one, jnp.float32), jnp.zeros(shape, jnp.float32)
+    return jnp.full(one, INITIAL_MAX, jnp.float32), jnp.zeros(one, jnp.float32), jnp.zeros(shape, jnp.float32)
 
 
 def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: float | None) -> Float[Array, "*b r s"]:
@@ -108,13 +108,13 @@ def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: flo
     return products if softcap is None else jnp.tanh(products / softcap) * softcap
 
 
-def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> Sums:
+def add_keys(sums: SoftmaxState, seen: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> SoftmaxState:
     """Adds further keys to the state: the online softmax of Milakov and Gimelshein (2018).
 
     The maximum cancels out in the result, so no gradient goes through it.
 
     Args:
-        seen: scores, `UNSEEN` for masked keys.
+        seen: scores, `MASKED_SCORE` for masked keys.
     """
     top, total, mixed = sums
     new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(seen, axis=-1, keepdims=True)))

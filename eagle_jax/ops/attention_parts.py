@@ -1,7 +1,7 @@
-"""Attention in parts, so that the float32 scores that are in memory at a time stay below a size.
+"""Attention in parts, which bounds the memory of the float32 scores.
 
-What a node attends to has nothing to do with other nodes, so requests are read some at a time, or, where one request's
-scores are too large by themselves, some of its nodes.
+Nodes are independent of each other, so a part is some requests, or some nodes of one request if its scores alone are
+too large.
 
     requests x nodes     4 x 3, one request at a time    1 x 6, two nodes at a time
                          a a a                           a a b b c c
@@ -22,73 +22,77 @@ from jaxtyping import Array, Float
 from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.sharding.tracing import by_head
 
-MOST = 2**28  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with 32 heads, have 16 times as many
+MAX_SCORE_BYTES = (
+    2**28
+)  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with 32 heads, have 16 times as many
 
 
 def in_parts(
-    attend: Callable[[AttentionCall], Float[Array, "b k r c"]], case: AttentionCall
+    attend: Callable[[AttentionCall], Float[Array, "b k r c"]], call: AttentionCall
 ) -> Float[Array, "b k r c"]:
-    """Computes `attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
+    """Computes `attend(call)` in parts whose scores take at most `MAX_SCORE_BYTES`, or are those of a single node.
 
-    Cases with fresh rows that `visible` does not name, as training has them, are whole.
+    Calls with fresh rows beyond the columns of `visible`, as in training, are not divided.
     """
-    if scores_size(case) <= MOST or case.fresh[0].shape[2] > case.named:
-        return attend(case)
-    return by_head(lambda head_call: _parts_on_device(attend, head_call), case)
+    if scores_size(call) <= MAX_SCORE_BYTES or call.fresh[0].shape[2] > call.num_visible:
+        return attend(call)
+    return by_head(lambda head_call: _parts_on_device(attend, head_call), call)
 
 
-def scores_size(case: AttentionCall) -> int:
+def scores_size(call: AttentionCall) -> int:
     """Returns the number of bytes of the larger of the scores over the cache and over the fresh rows."""
-    batch, heads, rows, _ = case.q.shape
-    return 4 * batch * heads * rows * max(case.slots, case.named)
+    batch, heads, rows, _ = call.q.shape
+    return 4 * batch * heads * rows * max(call.slots, call.num_visible)
 
 
-def _parts_on_device(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
-    of_request = scores_size(case) // len(case.q)
-    if of_request <= MOST:
-        return _by_requests(attend, case, MOST // of_request)
-    return _by_requests(functools.partial(_by_nodes, attend), case, 1)
+def _parts_on_device(attend: Callable[[AttentionCall], Array], call: AttentionCall) -> Float[Array, "b k r c"]:
+    of_request = scores_size(call) // len(call.q)
+    if of_request <= MAX_SCORE_BYTES:
+        return _by_requests(attend, call, MAX_SCORE_BYTES // of_request)
+    return _by_requests(functools.partial(_by_nodes, attend), call, 1)
 
 
-def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, most: int) -> Float[Array, "b k r c"]:
-    """Runs `attend` on as many requests at a time as divide them, at most `most`."""
-    batch = len(case.q)
-    size = next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
+def _by_requests(
+    attend: Callable[[AttentionCall], Array], call: AttentionCall, max_requests: int
+) -> Float[Array, "b k r c"]:
+    """Runs `attend` on parts of equal size, of at most `max_requests` requests."""
+    batch = len(call.q)
+    size = next(size for size in range(min(max_requests, batch), 0, -1) if batch % size == 0)
     if size == batch:
-        return attend(case)
+        return attend(call)
 
     def one(begin: Array) -> Float[Array, "p k r c"]:
         def some(part: Any) -> Any:
             return jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, begin, size), part)
 
         names = ("q", "fresh", "visible", "length", "first", "cache_rows", "count")
-        rows_of = {name: some(getattr(case, name)) for name in names}
-        prefix = some(case.prefix) if case.cache_rows is None else case.prefix
-        return attend(dataclasses.replace(case, **rows_of, prefix=prefix))
+        rows_of = {name: some(getattr(call, name)) for name in names}
+        prefix = some(call.prefix) if call.cache_rows is None else call.prefix
+        return attend(dataclasses.replace(call, **rows_of, prefix=prefix))
 
     begins = jnp.arange(batch // size, dtype=jnp.int32) * size
-    return jax.lax.map(one, begins).reshape(case.q.shape)
+    return jax.lax.map(one, begins).reshape(call.q.shape)
 
 
-def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
-    """Runs `attend` on some nodes at a time, where requests have too many; the last part may hold some again."""
-    batch, heads, _, size = case.q.shape
-    nodes = case.nodes
-    width = max(MOST // (scores_size(case) // nodes), 1)
+def _by_nodes(attend: Callable[[AttentionCall], Array], call: AttentionCall) -> Float[Array, "b k r c"]:
+    """Runs `attend` on parts of the nodes; the last part may overlap the one before."""
+    batch, heads, _, size = call.q.shape
+    nodes = call.nodes
+    width = max(MAX_SCORE_BYTES // (scores_size(call) // nodes), 1)
     pieces = -(-nodes // width)
     begins = jnp.minimum(jnp.arange(pieces, dtype=jnp.int32) * width, nodes - width)
-    q = case.q.reshape(batch, heads, -1, nodes, size)
-    sinks = None if case.sinks is None else case.sinks.reshape(1, heads, -1, nodes, 1)
+    q = call.q.reshape(batch, heads, -1, nodes, size)
+    sinks = None if call.sinks is None else call.sinks.reshape(1, heads, -1, nodes, 1)
 
     def one(begin: Array) -> Float[Array, "b k g w c"]:
         def some(rows: Array, axis: int) -> Array:
             return jax.lax.dynamic_slice_in_dim(rows, begin, width, axis=axis)
 
         part = dataclasses.replace(
-            case,
+            call,
             q=some(q, 3).reshape(batch, heads, -1, size),
-            visible=some(case.visible, 1),
-            first=None if case.first is None else some(case.first, 1),
+            visible=some(call.visible, 1),
+            first=None if call.first is None else some(call.first, 1),
             count=None,
             sinks=None if sinks is None else some(sinks, 3).reshape(1, heads, -1, 1),
         )
@@ -97,4 +101,4 @@ def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> 
     parts = jax.lax.map(one, begins)
     place = jnp.minimum(jnp.arange(nodes, dtype=jnp.int32) // width, pieces - 1)
     within = jnp.arange(nodes, dtype=jnp.int32) - begins[place]
-    return jnp.moveaxis(parts[place, :, :, :, within], 0, 3).reshape(case.q.shape)
+    return jnp.moveaxis(parts[place, :, :, :, within], 0, 3).reshape(call.q.shape)

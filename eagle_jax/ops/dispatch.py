@@ -5,18 +5,18 @@ has the reference alone.
 
 | backend | what it has | used by default |
 |---|---|---|
-| `cpu` | machine code for all of them | on CPUs, but not on ARM: not measured there yet |
+| `cpu` | machine code for all operations | on x86 CPUs; not measured on ARM yet |
 | `tpu` | a Pallas kernel for tree_attention | never: not measured on a TPU yet |
 | `gpu` | Pallas kernels for tree_attention and int4 linear maps | never: not measured on a GPU yet |
 | `prefix` | XLA over a prefix of the cache, for tree_attention | never |
 
-Where candidates were measured on this device (`ops.choice`), the fastest correct one is used for all calls of the same
-class (`choice.shapes`), in programs for one device.
+If candidates were measured on this device (`ops.choice`), the fastest correct one computes all calls of a class
+(`choice.shapes`), in programs for one device.
 
-The environment variable `EAGLE_JAX_OPS` chooses, for all operations (`xla`) or for one (`tree_attention:tpu`), with
-commas between several. It is read when a program is traced. An implementation that cannot compute a call raises
-NotImplementedError with the reason; then the next one is tried, and finally `xla`. The logger `eagle_jax.ops` reports
-each reason once: as a warning if the backend was asked for by name, else as information.
+The environment variable `EAGLE_JAX_OPS` overrides this for all operations (`xla`) or for one (`tree_attention:tpu`);
+several are separated by commas. It is read when a program is traced. An implementation that cannot compute a call
+raises NotImplementedError with the reason; then the next one is tried, and finally `xla`. The logger `eagle_jax.ops`
+reports each reason once: as a warning if the backend was requested by name, else as information.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def dispatch(
     differentiable: Callable[..., Any] | None = None,
     **fixed: Any,
 ) -> Any:
-    """Computes an operation by the first backend that supports it.
+    """Computes an operation with the first backend that supports it.
 
     Under differentiation the reference computes value and gradient.
 
@@ -94,10 +94,10 @@ def dispatch(
 
 
 def candidates(operation: str, call_class: str | None = None) -> list[str]:
-    """Backends to try, in order; the reference comes after them.
+    """Returns the backends to try, in order, before the reference.
 
     Args:
-        call_class: class of the call, by which measured choices are looked up; None: not looked up.
+        call_class: class of the call, which selects a measured choice; None ignores measurements.
 
     Raises:
         ValueError: `EAGLE_JAX_OPS` names something unknown.
@@ -112,20 +112,18 @@ def candidates(operation: str, call_class: str | None = None) -> list[str]:
 
 
 def available_candidates(operation: str) -> list[str]:
-    """Returns all that can be tried for an operation on this device, the reference first."""
+    """Returns all candidates for an operation on this device, the reference first."""
     names = [name for name in BACKENDS if name in (jax.default_backend(), "prefix")]
     return [REFERENCE, *(name for name in names if hasattr(_module(name), operation))]
 
 
 def is_first(name: str, operation: str) -> bool:
-    """Returns whether this backend is the first that is tried."""
+    """Returns whether this backend is tried first."""
     return candidates(operation)[:1] == [name]
 
 
 def requested_backend(operation: str) -> str | None:
-    """Returns the backend that `EAGLE_JAX_OPS` names for an operation, if any; during a trial, the candidate
-    on trial.
-    """
+    """Returns the backend that `EAGLE_JAX_OPS` names for an operation, or the candidate of a trial; None if neither."""
     if (trial := _forced.get()) is not None and trial.operation == operation:
         return trial.candidate
     return _parsed(os.environ.get(VARIABLE, "")).get(operation)
@@ -133,9 +131,7 @@ def requested_backend(operation: str) -> str | None:
 
 @contextlib.contextmanager
 def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
-    """Computes what is traced inside by this candidate; the yielded dictionary maps each backend that refused
-    to its reason.
-    """
+    """Makes programs traced in the block use this candidate; yields the reasons of backends that refused, by name."""
     trial = _Trial(operation, candidate, {})
     token = _forced.set(trial)
     try:
@@ -150,7 +146,7 @@ def settings() -> dict[str, str]:
 
 
 def tracing_context() -> Hashable:
-    """Returns all that operations read in tracing besides their arguments: a key for what was traced before."""
+    """Returns a key of everything but arguments that operations depend on when they are traced."""
     trial, calls = _forced.get(), recorder()
     trial_key = None if trial is None else (trial.operation, trial.candidate)
     recorder_key = None if calls is None else id(calls)
@@ -177,7 +173,9 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(BACKENDS[name])
     except ImportError as error:
-        return NotImplementedError(f"the backend cannot be imported ({error})")  # kept, which an exception is not
+        return NotImplementedError(
+            f"the backend cannot be imported ({error})"
+        )  # returned, not raised, so that it is cached
 
 
 def _implementation(name: str, operation: str) -> Callable[..., Any]:
@@ -202,14 +200,14 @@ def _with_gradient_of(
         return implementation(*args, **fixed)
 
     def of_arrays(*args: Any) -> Any:
-        return reference(*jax.tree.map(jnp.asarray, args))  # JAX passes literals as arrays that are not jax.Array
+        return reference(*jax.tree.map(jnp.asarray, args))  # literals may not be jax.Array
 
     run.defvjp(lambda *args: jax.vjp(of_arrays, *args), lambda pullback, gradient: pullback(gradient))
     return run
 
 
 def log_once(name: str, operation: str, reason: str) -> None:
-    """Logs why a backend does not compute an operation, once and not for each layer."""
+    """Logs why a backend does not compute an operation, once for all layers."""
     if (name, operation, reason) not in _logged:
         _logged.add((name, operation, reason))
         level = logging.WARNING if requested_backend(operation) == name else logging.INFO

@@ -12,7 +12,7 @@ from eagle_jax.workarounds import gather
 def embed(
     table: PackedWeight | QuantArray | Float[Array, "v h"], indices: Int[Array, "*n"], dtype: DTypeLike
 ) -> Float[Array, "*n h"]:
-    """Returns the rows of a table, one for each index. Out-of-range indices are clamped."""
+    """Returns `table[indices]`. Out-of-range indices are clamped."""
     flat = jnp.clip(indices, 0, table.shape[0] - 1).reshape(-1)
     if isinstance(table, PackedWeight):
         rows = table.rows(flat)

@@ -4,9 +4,9 @@ The implementation depends on shapes and platform alone:
 
     grouped      pairs of a row and an expert, sorted by expert, in one grouped product: many rows on accelerators
     gathered     each pair gathers its expert's weights: few rows on GPUs
-    in_blocks    sorted pairs in blocks of one expert each, block after block, weights read where they lie: few rows on
-                 TPUs, where gathering moves 529 MB for a row of two 12.6 MB experts and this moves 25 (counted by the
-                 v5e compiler), and any on CPU, where XLA would multiply every row with every expert instead of grouping
+    in_blocks    sorted pairs in blocks of one expert each, whose weights are read in place: few rows on TPUs, where
+                 gathering moves 529 MB for a row of two 12.6 MB experts and this 25 MB (by the v5e compiler's count),
+                 and any number on CPU, where XLA would multiply every row with every expert instead of grouping
 
 Letters: r rows, t experts per row, p pairs (r times t), e experts, i and o a product's inner and outer size.
 """
@@ -22,7 +22,7 @@ from eagle_jax.ops.linear import factors, matmul
 from eagle_jax.ops.precision import precision
 from eagle_jax.ops.quantized import QuantArray
 
-LARGEST_BLOCK = 64
+MAX_BLOCK = 64
 
 _BY_EXPERT = jax.lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(((1,), (2,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
@@ -40,8 +40,9 @@ class Stacks(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """`silu(gate) * up`, or GELU in silu's place, by tanh (Gemma 4); with a limit
-    `gate * sigmoid(alpha * gate) * (up + 1)`, of gates cut at the limit and ups at both signs of it (gpt-oss).
+    """`silu(gate) * up`, or with `gelu` the tanh GELU (Gemma 4).
+
+    With a limit `gate * sigmoid(alpha * gate) * (up + 1)`, gate clipped from above and up on both sides (gpt-oss).
     """
 
     limit: float | None = None
@@ -71,7 +72,7 @@ def apply_experts(
 def gathered(
     rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
 ) -> Float[Array, "p h"]:
-    """Copies an expert for each of its pairs; with few pairs that is no more than the size of all experts."""
+    """Copies an expert for each of its pairs; a few pairs copy no more than all experts."""
 
     def product(x: Float[Array, "p i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "p o"]:
         weights, scales = factors(jax.tree.map(lambda part: jnp.take(part, expert, axis=0), stack), -1)
@@ -85,7 +86,7 @@ def gathered(
 def grouped(
     rows: Float[Array, "r h"], expert: Int[Array, "p"], stacks: Stacks, activation: Activation = SILU
 ) -> Float[Array, "p h"]:
-    """Reads each expert once, for all of its rows. The stacks are multiplied as they lie, `[out, in]`."""
+    """Reads each expert once, for all of its rows; stacks are multiplied as stored, `[out, in]`."""
     order = jnp.argsort(expert)
     counts = jnp.bincount(expert, length=stacks.gate.shape[0])
 
@@ -116,32 +117,32 @@ def in_blocks(
         blocks   0 0 | 2 2 | 2 .
     """
     pairs, experts = expert.shape[0], stacks.gate.shape[0]
-    size = min(LARGEST_BLOCK, 1 << (-(-pairs // experts) - 1).bit_length())
-    most = min(pairs, pairs // size + experts)
+    size = min(MAX_BLOCK, 1 << (-(-pairs // experts) - 1).bit_length())
+    max_blocks = min(pairs, pairs // size + experts)
 
     order = jnp.argsort(expert)
-    of_sorted = expert[order]
+    sorted_expert = expert[order]
     counts = jnp.bincount(expert, length=experts)
     ends = jnp.cumsum(-(-counts // size))  # where each expert's blocks end
     starts = ends + counts // -size
-    rank = jnp.arange(pairs, dtype=jnp.int32) - (jnp.cumsum(counts) - counts)[of_sorted]
-    place = starts[of_sorted] * size + rank
+    rank = jnp.arange(pairs, dtype=jnp.int32) - (jnp.cumsum(counts) - counts)[sorted_expert]
+    place = starts[sorted_expert] * size + rank
     sorted_rows = rows[_row_of(rows, expert)[order]].astype(jnp.float32)
-    laid = jnp.zeros((most * size, rows.shape[1]), jnp.float32).at[place].set(sorted_rows)
-    # Found before the loop: the search is a loop too, and inside this one, inside the decoding loop, XLA:CPU with
-    # `xla_cpu_copy_insertion_use_region_analysis` computes something else (jaxlib 0.10.2).
-    of_block = jnp.searchsorted(ends, jnp.arange(most), side="right", method="compare_all")
+    padded = jnp.zeros((max_blocks * size, rows.shape[1]), jnp.float32).at[place].set(sorted_rows)
+    # Searched before the loop: the search is a loop, and XLA:CPU of jaxlib 0.10.2 computes wrong numbers for a loop in
+    # a loop in the decoding loop with `xla_cpu_copy_insertion_use_region_analysis`.
+    block_expert = jnp.searchsorted(ends, jnp.arange(max_blocks), side="right", method="compare_all")
 
-    def one_block(block: Int[Array, ""], laid: Float[Array, "q h"]) -> Float[Array, "q h"]:
+    def one_block(block: Int[Array, ""], padded: Float[Array, "q h"]) -> Float[Array, "q h"]:
         def product(x: Float[Array, "s i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "s o"]:
-            one = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, of_block[block], keepdims=False), stack)
+            one = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, block_expert[block], keepdims=False), stack)
             return matmul(x, one)
 
-        x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
-        out = _mlp(x, stacks, product, activation, of_block[block][None])
-        return jax.lax.dynamic_update_slice_in_dim(laid, out, block * size, axis=0)
+        x = jax.lax.dynamic_slice_in_dim(padded, block * size, size)
+        out = _mlp(x, stacks, product, activation, block_expert[block][None])
+        return jax.lax.dynamic_update_slice_in_dim(padded, out, block * size, axis=0)
 
-    products = jax.lax.fori_loop(0, ends[-1], one_block, laid)[place]
+    products = jax.lax.fori_loop(0, ends[-1], one_block, padded)[place]
     return jnp.zeros_like(products).at[order].set(products)
 
 
@@ -152,7 +153,7 @@ def _mlp(
     activation: Activation,
     expert: Int[Array, "_"],
 ) -> Float[Array, "q h"]:
-    """Computes an expert's MLP for each row; `expert` is that of each row, or of all."""
+    """Computes an expert's MLP for each row; `expert` has one entry per row, or one for all."""
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     if stacks.gate_bias is not None and stacks.up_bias is not None:
         gate, up = gate + stacks.gate_bias[expert].astype(x.dtype), up + stacks.up_bias[expert].astype(x.dtype)

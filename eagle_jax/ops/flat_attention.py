@@ -1,4 +1,4 @@
-"""Tree attention of requests that share one row of fresh tokens, which has no padding between them."""
+"""Tree attention of requests whose fresh tokens share one row without padding between them."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -23,19 +23,19 @@ def flat_attention(
 ) -> Float[Array, "1 h f c"]:
     """Computes `tree_attention` of each request's tokens over its own prefix and its own tokens; zeros at padding.
 
-    The linear maps around it have a row for each token. Here each request has `flat.most` of them, so that its keys
-    are read once for all of its tokens; the added work is small compared with the projections.
+    The linear maps have a row for each token. Here each request gets `flat.most` rows, so its keys are read once for
+    all of its tokens; the additional work is small compared with the projections.
 
     Args:
-        visible: which tokens of the row each one attends to, all of the same request.
-        flat: where the requests' tokens lie. The rest is as in `tree_attention`.
+        visible: which tokens of the row each token attends to, within its request.
+        flat: layout of the row. The rest is as in `tree_attention`.
     """
     places, is_token = flat.places, flat.is_token
 
     def by_request(rows: Float[Array, "1 heads f c"]) -> Float[Array, "y heads n c"]:
         return jnp.moveaxis(rows[0][:, places], 0, 1)
 
-    # what is masked weighs nothing, but nothing times nan is nan: a request must not read what is another's
+    # masked values have weight 0, but 0 * nan is nan: no request may read another's values
     keys, values = (jnp.where(is_token[:, None, :, None], by_request(part), 0) for part in fresh)
     attended = tree_attention(
         *(by_request(q), (keys, values), flat.visible_by_request(visible), prefix, length),

@@ -19,13 +19,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.struct import pytree
 
-CHUNK = 64  # tokens of a chain that are read at once
+CHUNK = 64  # tokens of a chain that are computed together
 _EXACT = jax.lax.Precision.HIGHEST
 
 
 @pytree
 class DeltaRows:
-    """What tokens add to the state of a layer with the gated delta rule, in float32 (j key heads, h value heads).
+    """The fresh tokens' part of the state of a gated delta layer, in float32 (j key heads, h value heads).
 
     Attributes:
         k, u, g: as above.
@@ -50,9 +50,9 @@ def gated_delta(
     """Computes `out` and `u` of all nodes; everything is float32.
 
     Args:
-        q, k: of key heads, each of which serves h / j value heads in a row.
+        q, k: by key head; each serves h / j consecutive value heads.
         memory: the state S of the committed tokens.
-        ancestors: ancestors of each node, itself included; none comes after it.
+        ancestors: ancestors of each node, itself included; no node comes before its ancestors.
     """
     heads = v.shape[1] // k.shape[1]
     total = jnp.einsum("bnm,bhm->bhn", ancestors.astype(g.dtype), g, precision=_EXACT)
@@ -66,7 +66,7 @@ def gated_delta(
     def products(x: Float[Array, "b j n c"]) -> Float[Array, "b h n n"]:
         return by_value_head(jnp.einsum("bjnc,bjmc->bjnm", x, k, precision=_EXACT)) * decay
 
-    # both at once: the state is read once, and XLA's product of a single row with it is slow on a CPU
+    # one product: it reads the state once, and XLA:CPU is slow with a single row
     both = by_value_head(jnp.concatenate([k, q], axis=2))
     of_k, of_q = jnp.split(jnp.einsum("bhnc,bhcd->bhnd", both, memory, precision=_EXACT), 2, axis=2)
     rate = beta[..., None]
@@ -84,8 +84,8 @@ def gated_delta_chain(
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
     """Computes `gated_delta` of a chain of n tokens, each of which follows the one before.
 
-    Chunks of `CHUNK` tokens are read one after the other, with the state between them: memory is linear in n, where
-    the products of all pairs of tokens take n^2 numbers for each head.
+    Chunks of `CHUNK` tokens pass the state on, so memory is linear in n; products of all pairs of tokens would take n^2
+    numbers per head.
     """
     n = v.shape[2]
     size = min(CHUNK, n)
@@ -112,10 +112,10 @@ def gated_delta_chain(
 
 
 def unit_inverse(lower: Float[Array, "b h n n"]) -> Float[Array, "b h n n"]:
-    """Returns the inverse of `I + L`, L being what is below the diagonal; nothing else is read.
+    """Returns the inverse of `I + L` for the strictly lower triangle L of `lower`.
 
     Blocks on the diagonal are inverted two at a time, `inv([[A, 0], [C, B]]) = [[inv A, 0], [-inv B C inv A, inv B]]`:
-    log2(n) products. LAPACK's solver starts threads of its own, which wait for whole time slices where XLA's are busy.
+    log2(n) products. LAPACK's solver has its own threads, which wait for time slices while XLA's are busy.
     """
     batch, heads, n, _ = lower.shape
     size = 1 << (n - 1).bit_length()
@@ -139,14 +139,14 @@ def memory_after(
     g: Float[Array, "b h n 1"],
     count: Int[Array, "b"],
 ) -> Float[Array, "b h c d"]:
-    """Returns the state after the first `count` tokens of a path. With none of them it is the same, bit for bit."""
+    """Returns the state after the first `count` tokens of a path; with count 0 the same bits."""
     counts = (jnp.arange(k.shape[2], dtype=jnp.int32)[None] < count[:, None])[:, None, :, None]
     total = jnp.cumsum(jnp.where(counts, g, 0), axis=2)
     left = jnp.where(counts, jnp.exp(total[:, :, -1:] - total), 0)
     heads = u.shape[1] // k.shape[1]
-    # what does not count may be nan, and nothing times nan is nan
+    # tokens beyond `count` may be nan, and 0 * nan is nan
     keys, values = jnp.where(counts, jnp.repeat(k, heads, axis=1), 0), jnp.where(counts, u, 0)
-    # of a single token the product is one of elements, and XLA would compute all that is above for each of them
+    # keeps XLA from fusing all of the above into the elementwise product of a single token
     keys, values, decay = jax.lax.optimization_barrier((keys * left, values, jnp.exp(total[:, :, -1:])))
     return memory * decay + jnp.einsum("bhnc,bhnd->bhcd", keys, values, precision=_EXACT)
 
@@ -160,8 +160,8 @@ def convolved(
     """Computes a causal convolution along the path of each node, and SiLU, in float32; k = w + 1.
 
     Args:
-        window: inputs of the last committed tokens, the last one at the end.
-        earlier: rows of `[window, inputs]` that stand before each node on its path, the nearest first.
+        window: inputs of the last committed tokens, latest last.
+        earlier: rows of `[window, inputs]` that precede each node on its path, nearest first.
     """
     window, inputs, by_place = window.astype(jnp.float32), inputs.astype(jnp.float32), weight.astype(jnp.float32).T
     rows = jnp.concatenate([window, inputs], axis=1)
@@ -178,11 +178,9 @@ def rows_before(n: int, size: int) -> Int[Array, "1 n w"]:
 
 
 def earlier_rows(ancestors: Bool[Array, "b n n"], size: int) -> Int[Array, "b n w"]:
-    """Returns the rows `1 .. size` places before each node on its path, among `size` committed tokens and the nodes."""
+    """Returns the `size` rows before each node on its path, nearest first, as indices into `[window, nodes]`."""
     depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
-    target_depth = (
-        depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]
-    )  # the depth of what stands there, [b n w]
+    target_depth = depth[:, :, None] - 1 - jnp.arange(size, dtype=jnp.int32)[None, None]  # [b n w]
     is_match = ancestors[:, :, None, :] & (depth[:, None, None, :] == target_depth[..., None])
     node = jax.lax.argmax(is_match, 3, jnp.int32)
     return size + jnp.where(target_depth >= 0, node, target_depth)

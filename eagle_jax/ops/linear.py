@@ -15,14 +15,14 @@ from eagle_jax.ops.types import Affine
 from eagle_jax.platform import is_gpu_without_bfloat16
 from eagle_jax.sharding.tracing import is_sharded
 
-# Columns that CPUs dequantize at a time: a sixteenth of them within these bounds. XLA would hoist the dequantization of
-# a whole matrix out of the decoding loop, so a float copy of the model would be kept in memory. Blocks stay in the
-# core's cache, which is also twice as fast: 2048 x 8192 on two cores (`benchmarks.kernels.ops products`).
-SMALLEST_BLOCK, LARGEST_BLOCK = 128, 512
+# Columns that CPUs dequantize at a time: a sixteenth of all, within these bounds. XLA would hoist the dequantization of
+# whole matrices out of the decoding loop and keep a float copy of the model. Blocks stay in the core's cache, which is
+# also twice as fast: 2048 x 8192 on two cores (`benchmarks.kernels.ops products`).
+MIN_BLOCK, MAX_BLOCK = 128, 512
 
-# Numbers of rows for which a float32 matrix `[out, in]` is the left operand on CPUs, where XLA packs the right one
-# anew: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops products`). Other
-# numbers are slower than the next larger of these, and are padded to it.
+# Numbers of rows for which a float32 matrix `[out, in]` is the left operand on CPUs, since XLA packs the right operand
+# in each call: with 2048 x 8192, 4 rows take a third as long and 8 rows three tenths (`benchmarks.kernels.ops
+# products`). Other numbers of rows are padded to the next of these, which is faster.
 FEW_ROWS = (4, 8, 16, 32)
 
 Weight = Array | QuantArray | PackedWeight | Transposed
@@ -38,8 +38,8 @@ def linear(
     """Computes `x @ weight.T + bias`, accumulated in float32.
 
     Args:
-        num_valid: number of leading rows, over all axes of `x` but the last, that are not padding; the results of the
-            others are finite and ignored. None is all.
+        num_valid: number of leading rows, over all axes of `x` but the last, that are not padding; results of padding
+            are finite and ignored. None is all.
         dtype: dtype of the result; None is that of `x`.
     """
     weight, bias = affine
@@ -89,9 +89,9 @@ def _dot(rows: Float[Array, "r i"], weight: Array, axis: int) -> Float[Array, ".
 
 
 def _is_slow_alone(dtype: DTypeLike) -> bool:
-    """Returns whether XLA computes a single row faster if it gets it twice.
+    """Returns whether XLA is faster with two rows than with one.
 
-    Its fast path on CPUs takes two bfloat16 rows or more. On GPUs before Ampere it writes a float32 copy of a float16
+    On CPUs its fast path takes two bfloat16 rows or more. On GPUs before Ampere it writes a float32 copy of a float16
     matrix for a single row (`benchmarks.compile_only.colab`).
     """
     if dtype == jnp.bfloat16:
@@ -137,7 +137,7 @@ def _tall_forward(rows: Array, weight: Array) -> tuple[Array, tuple[Array, Array
 
 def _tall_backward(residuals: tuple[Array, Array], gradient: Float[Array, "r o"]) -> tuple[Array, Array]:
     rows, weight = residuals
-    transposed = jax.lax.optimization_barrier(_accumulated(rows, gradient, 0, 0))  # or XLA transposes within it
+    transposed = jax.lax.optimization_barrier(_accumulated(rows, gradient, 0, 0))  # or XLA moves the transpose into it
     return _accumulated(gradient, weight, 1, 0), transposed.T
 
 
@@ -151,10 +151,9 @@ def _quantized_dot(rows: Float[Array, "r i"], weight: QuantArray, axis: int) -> 
 
 
 def factors(weight: Array | QuantArray, axis: int) -> tuple[Array, Array | None]:
-    """Returns the factor of rows over `axis`, its inputs in the codes' order, and the scales of the product, if any.
+    """Returns the matrix to multiply with, inputs in the order of the codes, and the scales of the product, if any.
 
-    With one scale for each output the levels, exact in bfloat16 but for NF4's, are multiplied, and the product is
-    scaled.
+    With one scale per output the levels are multiplied (exact in bfloat16, except NF4), and the product is scaled.
     """
     if not isinstance(weight, QuantArray):
         return weight, None
@@ -167,7 +166,7 @@ def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, ".
     """Computes the product block by block of the columns of a weight `[in, ..]`."""
     columns = jax.tree.map(lambda part: part.reshape(part.shape[0], -1), weight)
     width = columns.shape[1]
-    block = min(max(width // 16 // SMALLEST_BLOCK * SMALLEST_BLOCK, SMALLEST_BLOCK), LARGEST_BLOCK)
+    block = min(max(width // 16 // MIN_BLOCK * MIN_BLOCK, MIN_BLOCK), MAX_BLOCK)
 
     def part(start: Array | int, size: int) -> Float[Array, "r o"]:
         block_columns = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1), columns)

@@ -17,7 +17,7 @@ def mlp_block(
     """Computes `x + down(silu(gate(norm(x))) * up(norm(x)))`.
 
     Args:
-        num_valid: leading rows of `[b * n]` that are not padding; what comes out of the others is finite. None is all.
+        num_valid: number of leading rows of `[b * n]` that are not padding; results of padding are finite. None is all.
     """
     count = jnp.int32(x.shape[0] * x.shape[1]) if num_valid is None else num_valid
     return dispatch("mlp_block", reference, x, weights, count)
@@ -32,7 +32,7 @@ def reference(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Arra
 def feed_forward(
     x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""] | None = None
 ) -> Float[Array, "b n h"]:
-    """Computes `down(silu(gate(x)) * up(x))`, where norms and the residual are computed elsewhere."""
+    """Computes `down(silu(gate(x)) * up(x))`, without norms and residual."""
     if isinstance(weights.gate_up, Affine):
         both = linear(x, weights.gate_up, num_valid=num_valid)
         gate, up = both[..., 0, :], both[..., 1, :]

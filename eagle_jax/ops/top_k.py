@@ -24,7 +24,7 @@ def top_k(
         logit_scale: return `log_softmax(logit_scale * values)` of the largest values, -inf for rows with NaN or
             infinity. None returns the values themselves, any of them for a row with NaN.
     """
-    if is_sharded():  # the sharding of rows and vocabulary follows from the axes, so they are kept
+    if is_sharded():  # keeps the axes, which carry the sharding
         return reference(values, count=count, logit_scale=logit_scale)
     *rows, size = values.shape
     flat = values.reshape(math.prod(rows), size)
@@ -35,7 +35,7 @@ def top_k(
 def reference(
     values: Float[Array, "*rows v"], *, count: int, logit_scale: float | None
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """Computes the top k by XLA; between devices only the best of each part of the vocabulary are communicated."""
+    """Computes the top k by XLA; devices exchange only the best of their part of the vocabulary."""
     if logit_scale is not None:
         scores = jax.nn.log_softmax(logit_scale * values, axis=-1)
         values = jnp.where(jnp.isnan(scores), -jnp.inf, jnp.minimum(scores, 0.0))

@@ -1,4 +1,4 @@
-"""Attention of a tree of fresh tokens over a committed prefix and over itself."""
+"""Attention of a tree of fresh tokens to the committed prefix and to their ancestors."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ def tree_attention(
     softcap: float | None = None,
     sinks: Float[Array, "h"] | None = None,
 ) -> Float[Array, "b h n c"]:
-    """Attends from each of `n` fresh tokens to its request's committed slots and the fresh rows that `visible` names.
+    """Attends from each of `n` fresh tokens to its request's committed positions and to the fresh rows in `visible`.
 
     The softmax runs over both parts together, in float32. With two accepted tokens a, b in the cache and the tree
     c(d, e(f)) in flight:
@@ -38,36 +38,36 @@ def tree_attention(
         e        1 1     1 . 1 .
         f        1 1     1 . 1 1
 
-    Heads share keys in groups of `h // k` (GQA); keys are never repeated in memory. What is computed for a token
-    depends on what it sees, up to rounding, and not on the tree or the batch around it.
+    Heads share keys in groups of `h // k` (GQA); keys are never repeated in memory. Up to rounding, the result for a
+    token depends only on the keys that it attends to, not on the tree or the batch around it.
 
     Args:
         q: queries, rotated.
-        fresh: keys and values `[b k m c]` of the fresh tokens; every token sees at least itself. Rows beyond those that
-            `visible` names come `n` by `n`, and of each `n` of them token i sees the i-th.
-        prefix: keys and values `[u k s c]` of the cache; slots from `length` on are not read, or weigh nothing.
-        length: committed slots of each request.
-        first: first committed slot that each token sees, in a sliding window; None is 0.
-        cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
-        count: leading tokens of each request that are not padding, whose results may be any number; None is all.
-        scale: scores are multiplied by it; None is `c ** -0.5`.
+        fresh: keys and values `[b k m c]` of the fresh tokens. Rows beyond the columns of `visible` come in groups of
+            `n`, and token i attends to the i-th row of each group.
+        prefix: keys and values `[u k s c]` of the cache; positions from `length` on are not read, or have weight 0.
+        length: committed positions of each request.
+        first: first committed position that each token attends to (sliding window); None is 0.
+        cache_rows: row of the cache of each request; None: the cache has one row per request, in order.
+        count: leading tokens of each request that are not padding; results of padding are arbitrary. None is all.
+        scale: factor on the scores; None is `c ** -0.5`.
         softcap: scores become `softcap * tanh(score / softcap)` (Gemma 2).
-        sinks: a logit of each head that joins its softmax, without a value (gpt-oss); neither scaled nor capped.
+        sinks: for each head a logit that joins its softmax without a value (gpt-oss); neither scaled nor capped.
     """
     batch, _, _, size = q.shape
     check_rows(batch, prefix, cache_rows)
     scaled = q * (1 / math.sqrt(size) if scale is None else scale)
     rows = scaled.reshape(batch, fresh[0].shape[1], -1, size)
     by_row = _by_row(sinks, fresh, q.shape[2])
-    case = AttentionCall(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
-    if not case.slots:  # without a cache nothing is lost
-        return attention_reference.attend(case).reshape(q.shape)
-    one_block = functools.partial(attention_reference.attend, block=case.slots)  # a loop over blocks has no gradient
-    return dispatch("tree_attention", attention_reference.attend, case, differentiable=one_block).reshape(q.shape)
+    call = AttentionCall(rows, fresh, visible, prefix, length, first, softcap, cache_rows, count, by_row)
+    if not call.slots:  # no backend is faster without a cache
+        return attention_reference.attend(call).reshape(q.shape)
+    one_block = functools.partial(attention_reference.attend, block=call.slots)  # a loop over blocks has no gradient
+    return dispatch("tree_attention", attention_reference.attend, call, differentiable=one_block).reshape(q.shape)
 
 
 def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Array, "1 k r 1"] | None:
-    """Returns the sink of each row of a kv head."""
+    """Repeats the sink of each head for its rows."""
     if sinks is None:
         return None
     heads = sinks.astype(jnp.float32).reshape(fresh[0].shape[1], -1)
@@ -75,8 +75,8 @@ def _by_row(sinks: Float[Array, "h"] | None, fresh: KV, nodes: int) -> Float[Arr
 
 
 def check_rows(batch: int, prefix: CachedKV, cache_rows: Int[Array, "b"] | None) -> None:
-    """Refuses a cache without a mapping of its rows to requests."""
+    """Raises ValueError if requests need `cache_rows` to find their rows of the cache."""
     if cache_rows is None and len(prefix[0]) != batch:
         raise ValueError(
-            f"a cache of {len(prefix[0])} rows for {batch} requests; pass cache_rows, which a Cache has as its rows"
+            f"a cache of {len(prefix[0])} rows for {batch} requests; pass cache_rows, the `rows` of a Cache"
         )

@@ -15,7 +15,7 @@ from eagle_jax.struct import pytree, static
 
 KV = tuple[Float[Array, "b k _ c"], Float[Array, "b k _ c"]]
 CachedKV = tuple[Float[Array, "u k s c"], Float[Array, "u k s c"]]
-LayerRows = Any  # what fresh tokens add to a layer's state: KV, or a pytree whose arrays are `[b _ n _]` as its are
+LayerRows = Any  # the fresh tokens' part of a layer's state: KV, or another pytree of arrays `[b _ n _]`
 CosSin = tuple[Float[Array, "b n half"], Float[Array, "b n half"]]
 
 
@@ -23,8 +23,8 @@ class Affine(NamedTuple):
     """`x @ weight.T + bias`.
 
     Attributes:
-        weight: `[.., in]`: an array, a `QuantArray`, or either one as `packing.pack` laid it out.
-        bias: bias of the weight's leading shape, or None.
+        weight: `[.., in]`, an array or `QuantArray`, possibly packed by `packing.pack`.
+        bias: array of the weight's leading shape, or None.
     """
 
     weight: Any
@@ -54,19 +54,19 @@ class AttentionWeights:
 
     Attributes:
         norm: before the projections; None leaves the input as it is.
-        qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps. With gates
-            there are 2 g for g, each head's after its queries. With two maps values are the keys before their norm and
-            rotation; with one in a tuple tokens attend to `draft_kv` alone, and have no keys (Gemma 4).
+        qkv: one map to `[k, g + 2, c]` (for each kv head its queries, its key, its value), or three maps. With gates
+            each query is followed by its gate, 2 g for g. With two maps values are the keys before norm and rotation;
+            with one in a tuple the layer has no keys, and tokens attend to `draft_kv` alone (Gemma 4).
         o: output projection.
-        q_norm, k_norm: over what `norms_over` says; or None.
+        q_norm, k_norm: over the axis in `norms_over`; or None.
         v_norm: over each value head; or None.
         post_norm: over the output, before the residual sum (Gemma); or None.
-        sinks: a logit of each query head that joins its softmax, without a value (gpt-oss); or None.
-        norms_over: each `head` before the rotation, each `rotated_head`, or the whole `projection`.
+        sinks: for each query head a logit that joins its softmax without a value (gpt-oss); or None.
+        norms_over: "head" before the rotation, "rotated_head" after it, or the whole "projection".
         gated: each head's queries are followed by the logits of a gate, whose sigmoid multiplies the head's output
             (Qwen3.5).
-        interleaved: the rotation turns neighbours, not halves.
-        multiplier: factor of what is added to the residual (Granite).
+        interleaved: the rotation pairs neighbours, not halves.
+        multiplier: factor on the output before the residual sum (Granite).
     """
 
     norm: Norm | None
@@ -84,7 +84,7 @@ class AttentionWeights:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all but the norms of heads and the one after is as in Llama."""
+        """Whether the layer differs from Llama's in norms of heads and `post_norm` at most."""
         like_llama = self.sinks is None and self.v_norm is None and self.norms_over == "head" and not self.gated
         return like_llama and not self.interleaved and self.multiplier == 1
 
@@ -99,7 +99,7 @@ class MLPWeights:
         down: output projection.
         post_norm: over the output, before the residual sum (Gemma); or None.
         gelu: the activation is GELU, by tanh (Gemma); else SiLU.
-        multiplier: factor of what is added to the residual (Granite).
+        multiplier: factor on the output before the residual sum (Granite).
     """
 
     norm: Norm | None
@@ -120,7 +120,7 @@ class FlatRows:
     Attributes:
         request: request of each token of the row; any for padding, which comes last.
         begin, count: the first token of each request, and its number of tokens.
-        most: maximum of `count`.
+        most: upper bound of `count`.
     """
 
     request: Int[Array, "f"]
@@ -130,42 +130,42 @@ class FlatRows:
 
     @property
     def places(self) -> Int[Array, "b n"]:
-        """The tokens of each request, up to `most`; beyond those that it has any."""
+        """Indices in the row of each request's tokens; arbitrary valid indices beyond `count`."""
         index = self.begin[:, None] + jnp.arange(self.most, dtype=jnp.int32)[None]
         return jnp.minimum(index, len(self.request) - 1)
 
     def in_row(self, rows: Array) -> Array:
-        """Returns the rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
+        """Gathers rows of requests, `[b n ..]`, into the single row, `[f ..]`; zeros at padding."""
         index = jnp.arange(len(self.request), dtype=jnp.int32)
         request_row = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
         is_row = (index < jnp.sum(self.count)).reshape(-1, *(1,) * (rows.ndim - 2))
         return jnp.where(is_row, rows[self.request, request_row], 0)
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
-        """Returns which of a request's tokens each one attends to; padding attends to itself."""
+        """Returns which tokens of its request each token attends to; padding attends to itself."""
         seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
-        return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax over nothing is no number
+        return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax without keys is NaN
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:
-        """Which of `places` the request has."""
+        """Which of `places` are tokens, not padding."""
         return jnp.arange(self.most, dtype=jnp.int32)[None] < self.count[:, None]
 
 
 @pytree
 class AttentionInputs:
-    """Where the fresh tokens of a forward pass stand and what they attend to; shared by layers of one kind.
+    """Positions and masks of the fresh tokens of a forward pass, shared by layers of one kind.
 
     Attributes:
         cos_sin: rotary cosines and sines of the fresh tokens.
         visible: which fresh rows each token attends to, itself included: rows of `draft_kv` first, then its own.
-        length: committed slots of each request.
-        first: first committed slot that each token attends to (sliding window); None is 0.
-        num_valid: leading rows of `[b * n]` that are not padding; results of the others are not read.
-        cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
-        flat: where requests' tokens lie, if they are all in one row of the pass, which then has b = 1; `length` and
-            `cache_rows` are still those of the requests. None: each request has a row.
-        query_scale: queries are multiplied by it after the rotation (Ministral 3); None is 1.
+        length: committed positions of each request.
+        first: first committed position that each token attends to (sliding window); None is 0.
+        num_valid: number of leading rows of `[b * n]` that are not padding, whose results are not read.
+        cache_rows: row of the cache of each request; None: the cache has one row per request, in order.
+        flat: layout of the requests' tokens if they share one row of the pass (b = 1); `length` and `cache_rows` are
+            still per request. None: each request has a row.
+        query_scale: factor on the rotated queries (Ministral 3); None is 1.
     """
 
     cos_sin: CosSin

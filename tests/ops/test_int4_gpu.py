@@ -145,14 +145,14 @@ def test_only_what_it_multiplies_goes_there(asked, monkeypatch, getkey, caplog):
     for _ in range(2):
         matmul(rows, quantize(dense(one), QuantType(8), jnp.bfloat16))
         matmul(rows, ops.Transposed(jax.tree.map(jnp.transpose, one)))
-        matmul(jnp.zeros((int4_gpu.MOST_ROWS + 1, 256), jnp.bfloat16), one)
+        matmul(jnp.zeros((int4_gpu.MAX_ROWS + 1, 256), jnp.bfloat16), one)
         matmul(rows, rounded((64, 256), 32, getkey()))
         matmul(rows, dataclasses.replace(one, dtype=np.dtype(jnp.float32)))
         with traced_over(Sharding(Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES))):
             matmul(rows, one)
     reasons = [
         "the weight is not quantized to 4 bits",
-        f"more than {int4_gpu.MOST_ROWS} rows",
+        f"more than {int4_gpu.MAX_ROWS} rows",
         "a weight of 64 x 256 does not",
         "weights are multiplied in float32",
         "the program is over several",

@@ -61,7 +61,7 @@ def test_same_text(monkeypatch: pytest.MonkeyPatch):
     for name, backend, block in (("whole", "xla", SLOTS), ("blocks", "xla", 64), ("kernel", "tree_attention:tpu", 64)):
         monkeypatch.setenv(VARIABLE, backend)
         monkeypatch.setattr(xla, "BLOCK", block)
-        monkeypatch.setattr(xla, "FEW", 0 if name == "whole" else 32)
+        monkeypatch.setattr(xla, "MAX_FUSED_TOKENS", 0 if name == "whole" else 32)
         ran.clear()
         state = decoded()
         assert set(ran) == {backend}, name

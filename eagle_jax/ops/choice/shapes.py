@@ -37,11 +37,11 @@ def weight_shape(weight: Any) -> str | None:
     return f"{weight.size // weight.shape[-1]} x {weight.shape[-1]} of {weight.dtype}{kind and f', {kind}'}"
 
 
-def _attention(case: AttentionCall) -> str:
-    heads, size = case.q.shape[1], case.q.shape[3]
-    more = {"window": case.first, "softcap": case.softcap, "sinks": case.sinks}
+def _attention(call: AttentionCall) -> str:
+    heads, size = call.q.shape[1], call.q.shape[3]
+    more = {"window": call.first, "softcap": call.softcap, "sinks": call.sinks}
     named = "".join(f", {name}" for name, value in more.items() if value is not None)
-    return f"{heads} x {case.group} heads of {size}, {case.q.dtype} and {case.prefix[0].dtype}{named}"
+    return f"{heads} x {call.group} heads of {size}, {call.q.dtype} and {call.prefix[0].dtype}{named}"
 
 
 def _matrices(weights: Any) -> str:

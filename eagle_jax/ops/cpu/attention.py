@@ -19,44 +19,44 @@ from eagle_jax.ops.cpu.threads import Phase, run_phases
 NAME, WINDOWED = "eagle_jax_attention", "eagle_jax_attention_windowed"
 
 
-def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
+def attend(call: AttentionCall) -> Float[Array, "b k r c"]:
     """Computes the attention of each row over the keys it attends to.
 
     Raises:
-        NotImplementedError: the case is not supported.
+        NotImplementedError: the call is not supported.
     """
-    size = case.q.shape[-1]
-    kinds = {part.dtype for part in (case.q, *case.fresh, *case.prefix)}
+    size = call.q.shape[-1]
+    kinds = {part.dtype for part in (call.q, *call.fresh, *call.prefix)}
     if kinds != {jnp.dtype(jnp.float32)} or size % LANES or size > MAX_WIDTH:
         raise NotImplementedError(f"it computes in float32, with heads of a multiple of {LANES} up to {MAX_WIDTH}")
-    if case.softcap is not None or case.named != case.fresh[0].shape[2]:
+    if call.softcap is not None or call.num_visible != call.fresh[0].shape[2]:
         raise NotImplementedError("it has no softcap, and a mask names all fresh rows")
-    visible = jnp.pad(case.visible, ((0, 0), (0, 0), (0, -case.named % BLOCK)))
-    cached = *case.prefix, case.length, cache_rows(case.cache_rows, len(case.q))
-    count = jnp.full(len(case.q), case.nodes, jnp.int32) if case.count is None else case.count
-    buffers = [_compact(case), *case.fresh, visible.astype(jnp.int8), *cached, count]
+    visible = jnp.pad(call.visible, ((0, 0), (0, 0), (0, -call.num_visible % BLOCK)))
+    cached = *call.prefix, call.length, cache_rows(call.cache_rows, len(call.q))
+    count = jnp.full(len(call.q), call.nodes, jnp.int32) if call.count is None else call.count
+    buffers = [_compact(call), *call.fresh, visible.astype(jnp.int8), *cached, count]
     name = NAME
-    if case.first is not None:
-        name, buffers = WINDOWED, [*buffers, case.first]
-    sums = jax.ShapeDtypeStruct((*case.q.shape[:-1], 2, LANES), jnp.float32)
-    return _spread(case, jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*buffers)[0])
+    if call.first is not None:
+        name, buffers = WINDOWED, [*buffers, call.first]
+    sums = jax.ShapeDtypeStruct((*call.q.shape[:-1], 2, LANES), jnp.float32)
+    return _scatter(call, jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(call.q.shape, jnp.float32), sums])(*buffers)[0])
 
 
-def _compact(case: AttentionCall) -> Float[Array, "b k r c"]:
+def _compact(call: AttentionCall) -> Float[Array, "b k r c"]:
     """Puts the queries of nodes that are not padding first: row `g count + i` is query g at node i."""
-    if case.count is None:
-        return case.q
-    count, row = jnp.maximum(case.count, 1)[:, None], jnp.arange(case.q.shape[2], dtype=jnp.int32)[None]
-    source = jnp.minimum(row // count * case.nodes + row % count, case.q.shape[2] - 1)
-    return jnp.take_along_axis(case.q, source[:, None, :, None], axis=2)
+    if call.count is None:
+        return call.q
+    count, row = jnp.maximum(call.count, 1)[:, None], jnp.arange(call.q.shape[2], dtype=jnp.int32)[None]
+    source = jnp.minimum(row // count * call.nodes + row % count, call.q.shape[2] - 1)
+    return jnp.take_along_axis(call.q, source[:, None, :, None], axis=2)
 
 
-def _spread(case: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
-    """Results in the order of `case.q`; zeros for nodes of padding."""
-    if case.count is None:
+def _scatter(call: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
+    """Results in the order of `call.q`; zeros for nodes of padding."""
+    if call.count is None:
         return rows
-    row = jnp.arange(case.q.shape[2], dtype=jnp.int32)[None]
-    query, node, count = row // case.nodes, row % case.nodes, case.count[:, None]
+    row = jnp.arange(call.q.shape[2], dtype=jnp.int32)[None]
+    query, node, count = row // call.nodes, row % call.nodes, call.count[:, None]
     source = jnp.where(node < count, query * count + node, 0)
     return jnp.where((node < count)[:, None, :, None], jnp.take_along_axis(rows, source[:, None, :, None], axis=2), 0)
 

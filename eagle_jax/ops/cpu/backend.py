@@ -82,14 +82,14 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) ->
     return norms.rms_norm(x, scale, eps)
 
 
-def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
+def tree_attention(call: AttentionCall) -> Float[Array, "b k r c"]:
     """Computes attention in float32."""
-    if case.sinks is not None:
+    if call.sinks is not None:
         raise NotImplementedError("it has no sinks")
     _check()
     from eagle_jax.ops.cpu import attention
 
-    return attention.attend(case)
+    return attention.attend(call)
 
 
 def attention_block(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from eagle_jax.ops.attention_call import NOTHING_SEEN, UNSEEN
+from eagle_jax.ops.attention_call import INITIAL_MAX, MASKED_SCORE
 from eagle_jax.ops.cpu.addressing import Addresses, Strides
 from eagle_jax.ops.cpu.arithmetic import Float32Arithmetic
 from eagle_jax.ops.cpu.code import (
@@ -76,7 +76,7 @@ class Rows:
         with for_range(builder, self.count) as row:
             address = at(builder, self.sums, row, SUMS)
             write(builder, constant(0.0), address)
-            write(builder, ir.Constant(F32, NOTHING_SEEN), at(builder, address, VECTOR))
+            write(builder, ir.Constant(F32, INITIAL_MAX), at(builder, address, VECTOR))
 
     def end(self, builder: ir.IRBuilder) -> None:
         """Divides the weighted values by the sums of weights; without any key the result is 0."""
@@ -202,11 +202,11 @@ def _transpose_keys(builder: ir.IRBuilder, keys: ir.Value, columns: ir.Value, co
 def _mask_scores(
     builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, visible: Callable[[ir.Value], ir.Value], maxima: ir.Value
 ) -> None:
-    """Sets one row's scores of masked keys to `UNSEEN`, and stores the largest score of each lane in `maxima`."""
-    write(builder, constant(UNSEEN), maxima)
+    """Sets one row's scores of masked keys to `MASKED_SCORE`, and stores the largest score of each lane in `maxima`."""
+    write(builder, constant(MASKED_SCORE), maxima)
     with for_range(builder, groups) as group:
         address = at(builder, scores, group, VECTOR)
-        score = builder.select(visible(group), read(builder, address, FLOATS), constant(UNSEEN))
+        score = builder.select(visible(group), read(builder, address, FLOATS), constant(MASKED_SCORE))
         write(builder, score, address)
         write(builder, maximum(builder, score, read(builder, maxima, FLOATS)), maxima)
 
@@ -237,7 +237,7 @@ def _to_weights(builder: ir.IRBuilder, scores: ir.Value, groups: ir.Value, maxim
     with for_range(builder, groups) as group:
         address = at(builder, scores, group, VECTOR)
         score = read(builder, address, FLOATS)
-        visible = builder.fcmp_unordered("!=", score, constant(UNSEEN))
+        visible = builder.fcmp_unordered("!=", score, constant(MASKED_SCORE))
         write(builder, builder.select(visible, scaled_exp(builder, score, exponent), constant(0.0)), address)
 
 

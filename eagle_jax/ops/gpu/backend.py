@@ -14,12 +14,12 @@ from eagle_jax.sharding import by_head
 from eagle_jax.sharding.tracing import is_sharded
 
 
-def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
+def tree_attention(call: AttentionCall) -> Float[Array, "b k r c"]:
     if jax.default_backend() != "gpu":
         raise NotImplementedError("there is no GPU")
-    if case.sinks is not None:
+    if call.sinks is not None:
         raise NotImplementedError("it has no sinks")
-    return by_head(attend, case)
+    return by_head(attend, call)
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
@@ -33,8 +33,8 @@ def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) ->
         raise NotImplementedError("the program is over several devices")
     if weight.dtype != jnp.bfloat16:
         raise NotImplementedError(f"weights are multiplied in {weight.dtype}")
-    if not 0 < rows.shape[0] <= int4.MOST_ROWS:
-        raise NotImplementedError(f"more than {int4.MOST_ROWS} rows")
+    if not 0 < rows.shape[0] <= int4.MAX_ROWS:
+        raise NotImplementedError(f"more than {int4.MAX_ROWS} rows")
     *_, inputs = weight.shape
     reason = int4.refusal(weight.size // inputs, inputs, weight.scales.shape[-1])
     if reason is not None:

@@ -18,13 +18,21 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from eagle_jax.ops.attention_call import UNSEEN, AttentionCall, Sums, absorb, merged, nothing, scores
+from eagle_jax.ops.attention_call import (
+    MASKED_SCORE,
+    AttentionCall,
+    SoftmaxState,
+    add_keys,
+    empty_state,
+    merged,
+    scores,
+)
 
 ROWS, BLOCK = 64, 64  # rows of a program, and slots it reads at a time
 SPAN, SPANS = 512, 16  # fewest slots of a program, and most programs along the slots
 
 
-def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r c"]:
+def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r c"]:
     """Computes the average over all that each row sees.
 
     Args:
@@ -33,23 +41,23 @@ def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
     Raises:
         NotImplementedError: a case without a prefix, or a JAX without the Triton lowering.
     """
-    if not case.slots:
+    if not call.slots:
         raise NotImplementedError("there is no committed prefix to stream")
-    if case.fresh[0].shape[2] > case.named:
+    if call.fresh[0].shape[2] > call.num_visible:
         raise NotImplementedError("there are fresh rows that only one node each sees")
     try:
         from jax.experimental.pallas import triton
     except ImportError as error:
         raise NotImplementedError(f"JAX {jax.__version__} has no Triton lowering") from error
-    batch, heads, rows, size = case.q.shape
+    batch, heads, rows, size = call.q.shape
     tile = min(ROWS, max(16, pl.next_power_of_2(rows)))
-    span = _up(max(SPAN, -(-case.slots // SPANS)), BLOCK)
-    spans = -(-case.slots // span)
-    cache_rows = jnp.arange(batch, dtype=jnp.int32) if case.cache_rows is None else case.cache_rows.astype(jnp.int32)
-    arrays = [case.q, *case.fresh, case.visible.astype(jnp.int32), case.length.astype(jnp.int32), cache_rows]
-    if case.first is not None:
-        arrays.append(case.first.astype(jnp.int32))
-    cached = [part.reshape(-1, *part.shape[2:]) for part in case.prefix]
+    span = _round_up(max(SPAN, -(-call.slots // SPANS)), BLOCK)
+    spans = -(-call.slots // span)
+    cache_rows = jnp.arange(batch, dtype=jnp.int32) if call.cache_rows is None else call.cache_rows.astype(jnp.int32)
+    arrays = [call.q, *call.fresh, call.visible.astype(jnp.int32), call.length.astype(jnp.int32), cache_rows]
+    if call.first is not None:
+        arrays.append(call.first.astype(jnp.int32))
+    cached = [part.reshape(-1, *part.shape[2:]) for part in call.prefix]
     parts = [jax.ShapeDtypeStruct((spans, batch, heads, rows, *width), jnp.float32) for width in ((), (), (size,))]
 
     def of_head(array: Any) -> pl.BlockSpec:
@@ -64,7 +72,7 @@ def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
         return pl.BlockSpec((None, None, None, *part.shape[3:]), lambda i, t, p: (p, i // heads, i % heads, *rest))
 
     top, total, mixed = pl.pallas_call(
-        functools.partial(_kernel, heads=heads, nodes=case.nodes, tile=tile, span=span, softcap=case.softcap),
+        functools.partial(_kernel, heads=heads, nodes=call.nodes, tile=tile, span=span, softcap=call.softcap),
         grid=(batch * heads, -(-rows // tile), spans),
         in_specs=[*map(of_head, arrays), *[pl.BlockSpec()] * 2],  # which row of the cache it is, only the kernel knows
         out_specs=[of_span(part) for part in parts],
@@ -73,7 +81,7 @@ def attend(case: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
         interpret=interpret,
         name="tree_attention",
     )(*arrays, *cached)
-    return merged(top, total, mixed).astype(case.q.dtype)
+    return merged(top, total, mixed).astype(call.q.dtype)
 
 
 def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: float | None) -> None:
@@ -98,12 +106,12 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
 
     queries = block_of(q, row, rows)
 
-    def read_fresh(index: Any, sums: Sums) -> Sums:
+    def read_fresh(index: Any, sums: SoftmaxState) -> SoftmaxState:
         at = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
         inside = (row < rows)[:, None] & (at < fresh)[None]
         mask = load(visible.at[node[:, None], at[None]], mask=inside, other=0)
-        seen = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), UNSEEN)
-        return absorb(sums, seen, block_of(fresh_v, at, fresh))
+        seen = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), MASKED_SCORE)
+        return add_keys(sums, seen, block_of(fresh_v, at, fresh))
 
     used = length[...]
     low = pl.program_id(2) * span
@@ -112,15 +120,15 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     since = None if first is None else load(first.at[node], mask=row < rows, other=used)
     begin = low if since is None else jnp.maximum(low, jnp.min(since))
 
-    def read_prefix(index: Any, sums: Sums) -> Sums:
+    def read_prefix(index: Any, sums: SoftmaxState) -> SoftmaxState:
         slot = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
         committed = jnp.broadcast_to((slot < used)[None], (tile, BLOCK))
         if since is not None:
             committed = committed & (slot[None] >= since[:, None])
-        seen = jnp.where(committed, scores(queries, block_of(k, slot, used), softcap), UNSEEN)
-        return absorb(sums, seen, block_of(v, slot, used))
+        seen = jnp.where(committed, scores(queries, block_of(k, slot, used), softcap), MASKED_SCORE)
+        return add_keys(sums, seen, block_of(v, slot, used))
 
-    sums = nothing(queries.shape)
+    sums = empty_state(queries.shape)
     of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # a `where` of two literals becomes 1 bit wide
     sums = jax.lax.fori_loop(0, of_fresh, read_fresh, sums)
     sums = jax.lax.fori_loop(begin // BLOCK, (until + BLOCK - 1) // BLOCK, read_prefix, sums)
@@ -132,5 +140,5 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     store(rest[2].at[row[:, None], column[None]], mixed, mask=inside)
 
 
-def _up(size: int, multiple: int) -> int:
+def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple

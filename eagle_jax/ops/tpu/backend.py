@@ -7,7 +7,7 @@ from eagle_jax.ops.tpu.tree_attention import attend
 from eagle_jax.sharding import by_head
 
 
-def tree_attention(case: AttentionCall) -> Float[Array, "b k r c"]:
-    if case.sinks is not None:
+def tree_attention(call: AttentionCall) -> Float[Array, "b k r c"]:
+    if call.sinks is not None:
         raise NotImplementedError("it has no sinks")
-    return by_head(attend, case)
+    return by_head(attend, call)

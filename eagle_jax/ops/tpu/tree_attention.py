@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.ops.attention_call import UNSEEN, AttentionCall, absorb, nothing, scores
+from eagle_jax.ops.attention_call import MASKED_SCORE, AttentionCall, add_keys, empty_state, scores
 
 LANES, SUBLANES = 128, 32  # of a register tile of bytes, as masks have them
 ROWS, SCORES = 1024, 1 << 18  # most rows, and most scores, in VMEM at a time
@@ -30,7 +30,7 @@ TINY = float(jnp.finfo(jnp.float32).tiny)  # keeps rows of padding, which see no
 LEAST = 8  # fresh rows: Mosaic makes no product with a single one
 
 
-def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
+def attend(call: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
     """Computes the average over all that each row sees.
 
     Args:
@@ -39,28 +39,28 @@ def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "
     Raises:
         NotImplementedError: a case without a prefix, or a cache that the kernel could not read where it lies.
     """
-    if not case.slots:
+    if not call.slots:
         raise NotImplementedError("there is no committed prefix to stream")
-    if case.fresh[0].shape[2] > case.named:
+    if call.fresh[0].shape[2] > call.num_visible:
         raise NotImplementedError("there are fresh rows that only one node each sees")
     if interpret is None:
         interpret = jax.default_backend() != "tpu"
-    batch, heads, _, size = case.q.shape
-    if not interpret and (size % LANES or case.slots % SUBLANES):
+    batch, heads, _, size = call.q.shape
+    if not interpret and (size % LANES or call.slots % SUBLANES):
         raise NotImplementedError(
-            f"{case.slots} slots of {size}: unless they are multiples of {SUBLANES} and {LANES}, XLA:TPU has its own "
+            f"{call.slots} slots of {size}: unless they are multiples of {SUBLANES} and {LANES}, XLA:TPU has its own "
             "way of laying them in memory, and the kernel would be given a copy of the cache"
         )
-    tiling = Tiling.of(case)
-    steps, start = _steps(case, tiling.block)
-    cache_rows = jnp.arange(batch, dtype=jnp.int32) if case.cache_rows is None else case.cache_rows.astype(jnp.int32)
-    scalars = case.length.astype(jnp.int32), start, steps[None], cache_rows
-    arrays, specs = _inputs(case, tiling)
+    tiling = Tiling.of(call)
+    steps, start = _steps(call, tiling.block)
+    cache_rows = jnp.arange(batch, dtype=jnp.int32) if call.cache_rows is None else call.cache_rows.astype(jnp.int32)
+    scalars = call.length.astype(jnp.int32), start, steps[None], cache_rows
+    arrays, specs = _inputs(call, tiling)
     if not interpret:  # XLA would like to bring the whole cache closer before the kernel starts
         arrays[-2:] = (pltpu.with_memory_space_constraint(part, pltpu.HBM) for part in arrays[-2:])
     rows = pl.BlockSpec((None, tiling.heads, tiling.rows, size), lambda b, t, k, i, *_: (b, k, t, 0))
     sums = [(tiling.heads, tiling.rows, width) for width in (1, 1, size)]
-    kernel = functools.partial(_kernel, tiling=tiling, softcap=case.softcap, windows=case.first is not None)
+    kernel = functools.partial(_kernel, tiling=tiling, softcap=call.softcap, windows=call.first is not None)
     mixed = pl.pallas_call(
         kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -70,13 +70,13 @@ def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "
             out_specs=rows,
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in sums],
         ),
-        out_shape=jax.ShapeDtypeStruct(arrays[0].shape, case.q.dtype),
+        out_shape=jax.ShapeDtypeStruct(arrays[0].shape, call.q.dtype),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")),
-        cost_estimate=_cost(case, tiling),
+        cost_estimate=_cost(call, tiling),
         interpret=interpret,
         name="tree_attention",
     )(*scalars, *arrays)
-    return _unpadded(mixed, case)
+    return _unpadded(mixed, call)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,26 +100,26 @@ class Tiling:
     ragged: bool
 
     @staticmethod
-    def of(case: AttentionCall) -> "Tiling":
-        most = ROWS if case.visible.shape[2] <= ROWS // 2 else ROWS // 2
-        if case.group * case.nodes <= most:
-            rows, tiles, nodes = case.group * case.nodes, 1, case.nodes
+    def of(call: AttentionCall) -> "Tiling":
+        most = ROWS if call.visible.shape[2] <= ROWS // 2 else ROWS // 2
+        if call.group * call.nodes <= most:
+            rows, tiles, nodes = call.group * call.nodes, 1, call.nodes
         else:
-            parts = -(-case.nodes // most)
-            rows = _up(-(-case.nodes // parts), SUBLANES)
-            tiles, nodes = case.group * parts, rows * parts
-        kv_heads = case.q.shape[1]
+            parts = -(-call.nodes // most)
+            rows = _round_up(-(-call.nodes // parts), SUBLANES)
+            tiles, nodes = call.group * parts, rows * parts
+        kv_heads = call.q.shape[1]
         heads = max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and (n == 1 or n * rows <= ROWS // 2))
-        block = _block(case.slots, min(ROWS, max(LANES, SCORES // rows // LANES * LANES)))
-        return Tiling(nodes, rows, tiles, heads, block, ragged=case.slots % block != 0)
+        block = _block(call.slots, min(ROWS, max(LANES, SCORES // rows // LANES * LANES)))
+        return Tiling(nodes, rows, tiles, heads, block, ragged=call.slots % block != 0)
 
 
 def _block(slots: int, most: int) -> int:
     """Slots of a step: all there are, or the largest divisor that is not much less than `most`, since a last block that
     reaches beyond the cache makes every step mask what it reads.
     """
-    if _up(slots, LANES) <= most:
-        return _up(slots, LANES)
+    if _round_up(slots, LANES) <= most:
+        return _round_up(slots, LANES)
     return next((size for size in range(most, most // 2, -LANES) if slots % size == 0), most)
 
 
@@ -133,8 +133,8 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
     @pl.when(step == 0)
     def _fresh() -> None:
         for head in heads:
-            seen = jnp.where(visible[...].astype(jnp.int32) != 0, scores(q[head], fresh_k[head], softcap), UNSEEN)
-            _keep(sums, head, absorb(nothing(q.shape[1:]), seen, fresh_v[head]))
+            seen = jnp.where(visible[...].astype(jnp.int32) != 0, scores(q[head], fresh_k[head], softcap), MASKED_SCORE)
+            _keep(sums, head, add_keys(empty_state(q.shape[1:]), seen, fresh_v[head]))
 
     at = (start[row] + step) * tiling.block
 
@@ -149,8 +149,8 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
             if tiling.ragged:  # beyond the cache there may be anything, and nothing times anything may be no number
                 value_slot = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
                 values = jnp.where(value_slot < length[row], values, jnp.zeros_like(values))
-            seen = jnp.where(committed, scores(q[head], k[head], softcap), UNSEEN)
-            _keep(sums, head, absorb(tuple(ref[head] for ref in sums), seen, values))
+            seen = jnp.where(committed, scores(q[head], k[head], softcap), MASKED_SCORE)
+            _keep(sums, head, add_keys(tuple(ref[head] for ref in sums), seen, values))
 
     @pl.when(step == steps[0] - 1)
     def _last() -> None:
@@ -164,20 +164,20 @@ def _keep(refs: list[Any], head: int, sums: Any) -> None:
         ref[head] = value
 
 
-def _steps(case: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, "b"]]:
+def _steps(call: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, "b"]]:
     """Blocks of the row that has most, at least 1, and the block that each row begins with."""
-    start = jnp.zeros_like(case.length, jnp.int32)
-    if case.first is not None:
-        start = jnp.maximum(jnp.min(case.first, axis=1), 0).astype(jnp.int32) // block
-    blocks = -(-case.length.astype(jnp.int32) // block) - start
+    start = jnp.zeros_like(call.length, jnp.int32)
+    if call.first is not None:
+        start = jnp.maximum(jnp.min(call.first, axis=1), 0).astype(jnp.int32) // block
+    blocks = -(-call.length.astype(jnp.int32) // block) - start
     return jnp.maximum(jnp.max(blocks), 1), start
 
 
-def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
+def _inputs(call: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
     """Returns arrays with their padding, and which part of each a step reads."""
-    size, fresh = case.q.shape[3], max(case.visible.shape[2], LEAST)
-    q = _pad(case.q.reshape(*case.q.shape[:2], case.group, case.nodes, size), 3, tiling.nodes)
-    visible = _pad(_pad(case.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
+    size, fresh = call.q.shape[3], max(call.visible.shape[2], LEAST)
+    q = _pad(call.q.reshape(*call.q.shape[:2], call.group, call.nodes, size), 3, tiling.nodes)
+    visible = _pad(_pad(call.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
     heads_per_tile = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them
     parts = max(tiling.nodes // tiling.rows, 1)  # tiles of a query head
 
@@ -188,33 +188,33 @@ def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.B
         last = jnp.maximum((length[b] - 1) // tiling.block, 0)
         return cache_rows[b], k, jnp.minimum(start[b] + i, last), 0
 
-    arrays = [q.reshape(*case.q.shape[:2], -1, size), *(_pad(part, 2, fresh) for part in case.fresh)]
+    arrays = [q.reshape(*call.q.shape[:2], -1, size), *(_pad(part, 2, fresh) for part in call.fresh)]
     arrays.append(jnp.tile(visible, (1, heads_per_tile, 1)))
     specs = [
         pl.BlockSpec((None, tiling.heads, tiling.rows, size), lambda b, t, k, i, *_: (b, k, t, 0)),
         *[pl.BlockSpec((None, tiling.heads, fresh, size), lambda b, t, k, i, *_: (b, k, 0, 0))] * 2,
         pl.BlockSpec((None, tiling.rows, fresh), by_rows),
     ]
-    if case.first is not None:
-        arrays.append(jnp.tile(_pad(case.first.astype(jnp.int32), 1, tiling.nodes), (1, heads_per_tile))[..., None])
+    if call.first is not None:
+        arrays.append(jnp.tile(_pad(call.first.astype(jnp.int32), 1, tiling.nodes), (1, heads_per_tile))[..., None])
         specs.append(pl.BlockSpec((None, tiling.rows, 1), by_rows))
     streamed = pl.BlockSpec((None, tiling.heads, tiling.block, size), block)
-    return [*arrays, *case.prefix], [*specs, streamed, streamed]
+    return [*arrays, *call.prefix], [*specs, streamed, streamed]
 
 
-def _unpadded(mixed: Float[Array, "b k p c"], case: AttentionCall) -> Float[Array, "b k r c"]:
+def _unpadded(mixed: Float[Array, "b k p c"], call: AttentionCall) -> Float[Array, "b k r c"]:
     batch, heads, _, size = mixed.shape
-    return mixed.reshape(batch, heads, case.group, -1, size)[:, :, :, : case.nodes].reshape(case.q.shape)
+    return mixed.reshape(batch, heads, call.group, -1, size)[:, :, :, : call.nodes].reshape(call.q.shape)
 
 
-def _cost(case: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
+def _cost(call: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
     """Returns the cost estimate for the compiler: a full cache, read once for every tile of rows."""
-    batch, heads, rows, size = case.q.shape
-    columns = case.slots + case.visible.shape[2]
-    read = 2 * columns * size * tiling.tiles * case.prefix[0].dtype.itemsize
+    batch, heads, rows, size = call.q.shape
+    columns = call.slots + call.visible.shape[2]
+    read = 2 * columns * size * tiling.tiles * call.prefix[0].dtype.itemsize
     return pl.CostEstimate(
         flops=4 * batch * heads * rows * columns * size,
-        bytes_accessed=batch * heads * (read + 2 * rows * size * case.q.dtype.itemsize) + case.visible.size,
+        bytes_accessed=batch * heads * (read + 2 * rows * size * call.q.dtype.itemsize) + call.visible.size,
         transcendentals=batch * heads * rows * columns,
     )
 
@@ -226,5 +226,5 @@ def _pad(array: Array, axis: int, size: int) -> Array:
     return jnp.pad(array, [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])
 
 
-def _up(size: int, multiple: int) -> int:
+def _round_up(size: int, multiple: int) -> int:
     return math.ceil(size / multiple) * multiple
