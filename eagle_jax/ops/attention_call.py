@@ -77,7 +77,7 @@ class AttentionCall:
         shape = f"{batch} x {self.nodes} nodes, {self.slots} slots, {heads} x {self.group} heads of {size}"
         return f"{shape}, {self.q.dtype}{window}{'' if self.sinks is None else ', sinks'}"
 
-    def begin(self) -> "Sums":
+    def begin(self) -> "SoftmaxState":
         """Returns the state of each row before any key: empty, or with its sink, of weight 1."""
         top, total, mixed = empty_state(self.q.shape)
         if self.sinks is None:

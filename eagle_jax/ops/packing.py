@@ -1,7 +1,8 @@
-"""Memory layouts of weights for products of a few rows: leaf types that stand where an array or a `QuantArray` did.
+"""Memory layouts of weights for products with a few rows.
 
-In files, in training and in converters a weight is `[out, in]`. Before decoding `pack` lays it out as the backend of
-this device reads it quickest. In every layout the leaf has the shape of the weight.
+Files, training and converters store a weight as `[out, in]`. Before decoding `pack` replaces it, an array or a
+`QuantArray`, with a `PackedWeight` or a `Transposed`, in the fastest layout for the backend of this device. They have
+the shape of the weight.
 """
 
 import abc
@@ -20,9 +21,9 @@ from eagle_jax.ops.dispatch import BACKENDS, candidates
 from eagle_jax.ops.quantized import INT, QuantArray
 from eagle_jax.struct import pytree
 
-# Inputs below which XLA:CPU is quicker with a transposed matrix: it packs the right operand of every product anew. In
-# bfloat16 with 2,048 inputs that takes 668 us as stored and 1,643 transposed (`benchmarks.kernels.ops products`).
-TRANSPOSED_BELOW = 768
+# XLA:CPU is faster with a transposed matrix if it has fewer inputs: in each product it packs the right operand. In
+# bfloat16 with 2,048 inputs that takes 668 us as stored and 1,643 us transposed (`benchmarks.kernels.ops products`).
+MIN_INPUTS_AS_STORED = 768
 
 
 class PackedWeight(abc.ABC):
@@ -30,10 +31,10 @@ class PackedWeight(abc.ABC):
 
     Attributes:
         shape: shape of the weight, `[.., in]`.
-        dtype: dtype of the weight; of a quantized one, what it was quantized from.
+        dtype: dtype of the weight, before quantization if it is quantized.
         nbytes: size in bytes.
-        is_quantized: whether it holds a `QuantArray`.
-        hidden_rows: rows whose product takes about the time of one row, since reading the weight takes longer.
+        is_quantized: whether `unpack` returns a `QuantArray`.
+        hidden_rows: number of rows whose product takes no longer than reading the weight.
     """
 
     shape: tuple[int, ...]
@@ -54,7 +55,7 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-        """Returns the rows of a weight `[out, in]`, in its dtype."""
+        """Returns rows of a weight `[out, in]`, in its dtype."""
 
     @property
     def ndim(self) -> int:
@@ -102,22 +103,22 @@ class Transposed:
         return jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), self.data)
 
 
-LEAVES = (QuantArray, PackedWeight, Transposed)  # types that hold one weight and are no arrays
+WEIGHT_TYPES = (QuantArray, PackedWeight, Transposed)  # types of one weight that are not arrays
 
 
 def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantArray | PackedWeight | Transposed:
-    """Packs a weight in the layout whose products are fastest on this device.
+    """Packs a weight in the fastest layout for this device.
 
     Args:
         weight: `[.., in]`.
-        sharded: for a program over several devices.
+        sharded: whether the program runs on several devices.
     """
     packed = None if sharded else pack_for_backend(weight)
     return _for_xla(weight) if packed is None else packed
 
 
 def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
-    """Packs a weight in the layout of the first backend that packs it; None if none does."""
+    """Packs a weight in the layout of the first backend that supports it; returns None if no backend does."""
     for name in candidates("linear", weight_shape(weight)):
         try:
             backend = importlib.import_module(BACKENDS[name])
@@ -129,36 +130,36 @@ def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
 
 
 def unpack(weight: Any) -> Any:
-    """Returns the weight as stored, bit for bit but for scales of groups on GPUs."""
+    """Returns the weight as stored: the same bits, except that GPUs round the scales of groups."""
     return weight.unpack() if isinstance(weight, PackedWeight | Transposed) else weight
 
 
 def is_leaf(value: object) -> bool:
-    """Returns whether a value is one weight, as `is_leaf` of `jax.tree` functions over parameters."""
-    return isinstance(value, LEAVES)
+    """Returns whether a value is one weight: the `is_leaf` argument of `jax.tree` functions over parameters."""
+    return isinstance(value, WEIGHT_TYPES)
 
 
 def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
     """Returns the weight in the layout that XLA multiplies fastest.
 
-    On TPUs a weight in groups is transposed, since only then does the compiler fuse its dequantization into the
-    product: for one row it reads 0.63 bytes a weight, where it reads 1.9 of `[out, in]` in groups of 32 and 10 in
-    groups of 128. On GPUs it stays `[out, in]`, symmetric integers with scales of the product's dtype: XLA transposes
-    any other layout in every call and dequantizes it to memory, this one only in some versions
-    (`benchmarks.compile_only.gpu_loop`). Other kinds keep the scales of their files.
+    On TPUs group-quantized weights are transposed, since only then does the compiler fuse dequantization into the
+    product: for one row it reads 0.63 bytes per weight, and of `[out, in]` 1.9 with groups of 32 and 10 with groups of
+    128. On GPUs they stay `[out, in]`, and symmetric integers get scales of the product's dtype: XLA transposes any
+    other layout and dequantizes it to memory in every call, and this layout only in some versions
+    (`benchmarks.compile_only.gpu_loop`). Other quantizations keep the scales of their files.
     """
     platform = jax.default_backend()
-    grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
-    if platform == "gpu" and isinstance(weight, QuantArray) and grouped:
+    has_groups = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
+    if platform == "gpu" and isinstance(weight, QuantArray) and has_groups:
         if weight.levels != INT or weight.minima is not None or weight.scales.dtype != jnp.float32:
             return weight
         return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))
-    if grouped or (platform == "cpu" and not _is_quicker_as_stored(weight)):
+    if has_groups or (platform == "cpu" and not _is_faster_as_stored(weight)):
         return Transposed(jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), weight))
     return weight
 
 
-def _is_quicker_as_stored(weight: Array | QuantArray) -> bool:
-    """Returns whether XLA:CPU is quicker with `[out, in]`."""
-    unquantized = not isinstance(weight, QuantArray) and weight.dtype in (jnp.bfloat16, jnp.float32)
-    return unquantized and weight.shape[-1] >= TRANSPOSED_BELOW
+def _is_faster_as_stored(weight: Array | QuantArray) -> bool:
+    """Returns whether XLA:CPU is faster with `[out, in]` than with the transpose."""
+    is_float = not isinstance(weight, QuantArray) and weight.dtype in (jnp.bfloat16, jnp.float32)
+    return is_float and weight.shape[-1] >= MIN_INPUTS_AS_STORED

@@ -1,10 +1,9 @@
-"""Quantized weights: codes of 4 or 8 bits, and a scale, at times a minimum, for each output or group of its inputs.
+"""Quantized weights: codes of 4 or 8 bits, with a scale and possibly a minimum for each output or group of inputs.
 
     weight [out, in]   =   levels[codes] [out, in]  *  scales [out, groups]  +  minima [out, groups]
 
-each scale and minimum over in / groups inputs. A code stands for itself or for an entry of a table (`LEVELS`), an 8-bit
-float among them. Integer zero points are minima of -zero point * scale: with scales of 16 bits that is exact in
-float32.
+Each scale and minimum covers in / groups inputs. A code is an integer, an 8-bit float, or an index into a table
+(`LEVELS`). Integer zero points become minima of -zero point * scale, which is exact in float32 for scales of 16 bits.
 
 Only weights are quantized; the CPU backend also quantizes the rows that it multiplies with quantized weights.
 """
@@ -23,7 +22,7 @@ from jaxtyping import Array, Float, Int, Num
 from eagle_jax.struct import pytree, static
 
 INT, E4M3 = "int", "e4m3"
-# Tables of 16 levels. The last bit pattern of e2m1 is -6; those of IQ4_NL are llama.cpp's, those of NF4 bitsandbytes'.
+# Tables of 16 levels: e2m1 by its bit patterns, IQ4_NL as in llama.cpp, NF4 as in bitsandbytes.
 LEVELS: dict[str, tuple[float, ...]] = {
     "e2m1": (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6),
     "iq4_nl": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
@@ -50,14 +49,14 @@ LEVELS: dict[str, tuple[float, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class QuantType:
-    """What a quantized weight consists of.
+    """The kind of a quantized weight.
 
     Attributes:
         bits: number of bits of a code, 8 or 4.
-        group: inputs that share a scale; None is all of an output.
-        levels: what codes are: "int" integers, "e4m3" floats of 8 bits, or indices into a table of `LEVELS`.
-        has_minima: whether there are minima; integers are unsigned then.
-        is_ordered: whether the inputs are in another order than those of the model.
+        group: number of inputs that share a scale; None is all inputs of an output.
+        levels: meaning of codes: "int" integers, "e4m3" 8-bit floats, or the name of a table in `LEVELS`.
+        has_minima: whether there are minima; integer codes are unsigned then.
+        is_ordered: whether the inputs are permuted.
     """
 
     bits: int
@@ -90,23 +89,23 @@ class QuantType:
         return 1 if self.group is None else inputs // self.group
 
     def over(self, inputs: int) -> "QuantType":
-        """Returns the same, with None for a group of all inputs."""
+        """Returns the kind with `group` None if the group is all inputs."""
         return dataclasses.replace(self, group=None) if self.group == inputs else self
 
 
 @pytree
 class QuantArray:
-    """A quantized weight in place of a float one. Its axes may be moved, split and stacked as the weight's may.
+    """A quantized weight. Its axes may be moved, split and stacked like those of a float weight.
 
     Attributes:
-        codes: integers in the weight's shape. 4-bit codes take half a byte; on CPUs, where XLA multiplies half bytes
-            slowly, a whole byte unless they are packed for the CPU backend.
-        scales: as `codes`, but with one entry for each group along the input axis; float32, or float16 if the file
-            has that.
+        codes: integers in the weight's shape. 4-bit codes take half a byte; on CPUs a whole byte, since XLA multiplies
+            half bytes slowly, unless they are packed for the CPU backend.
+        scales: like `codes`, with one entry per group along the input axis; float32, or float16 if the file has
+            float16.
         bits: 8 or 4.
         dtype: dtype of the products, and of the weight before quantization.
         minima: minima in the shape of `scales`, or None.
-        order: input of the model that each input of the codes is, or None; a stack has one for each weight.
+        order: for each input of the codes the index of the model's input, or None; a stack has one row per weight.
         levels: see `QuantType`.
     """
 
@@ -132,7 +131,7 @@ class QuantArray:
 
     @property
     def quant_type(self) -> QuantType:
-        """What a weight as stored, `[.., in]`, consists of."""
+        """The kind of the weight, as stored: `[.., in]`."""
         group, more = self.shape[-1] // self.scales.shape[-1], (self.minima is not None, self.order is not None)
         return QuantType(self.bits, group, self.levels, *more).over(self.shape[-1])
 
@@ -144,15 +143,15 @@ def quantize(weight: Float[Array, "*o i"], quant_type: QuantType, dtype: DTypeLi
     takes that value's sign. Compared with scales that map it to +7 or -7 the error at 4 bits is a tenth less.
 
     With minima a group's range, widened to contain 0, is divided evenly, and the minimum is -zero * scale for an
-    integer zero among the codes, as files have it. Scales have so few significant bits that minima, codes * scales and
-    their sums are exact in float32: (code - zero) * scale is the same number.
+    integer zero among the codes, as in files. Scales have few enough significant bits that minima, codes * scales and
+    their sums are exact in float32 and equal (code - zero) * scale.
 
     Args:
         quant_type: integers; its group divides the inputs.
         dtype: dtype of products with the result.
 
     Raises:
-        ValueError: a type that is read from files only.
+        ValueError: a kind that can only be read from files.
     """
     if quant_type.levels != INT or quant_type.is_ordered:
         raise ValueError(f"weights are not quantized to {quant_type}; expected integers in the model's order")
@@ -164,18 +163,18 @@ def quantize(weight: Float[Array, "*o i"], quant_type: QuantType, dtype: DTypeLi
 def _quantized(weight: Float[Array, "*o i"], quant_type: QuantType, stored: np.dtype) -> dict[str, Array]:
     """Computes codes, scales and minima."""
     parts = weight.astype(jnp.float32).reshape(*weight.shape[:-1], quant_type.groups(weight.shape[-1]), -1)
-    highest, deepest = jnp.max(parts, axis=-1, keepdims=True), jnp.min(parts, axis=-1, keepdims=True)
+    highest, lowest = jnp.max(parts, axis=-1, keepdims=True), jnp.min(parts, axis=-1, keepdims=True)
     levels = 2**quant_type.bits
     if quant_type.has_minima:
-        scales = (jnp.maximum(highest, 0) - jnp.minimum(deepest, 0)) / (levels - 1)
+        scales = (jnp.maximum(highest, 0) - jnp.minimum(lowest, 0)) / (levels - 1)
         scales = jax.lax.reduce_precision(scales, exponent_bits=8, mantissa_bits=23 - quant_type.bits)
-        lowest = 0
+        min_code = 0
     else:
-        lowest = -(levels // 2)
-        scales = jnp.where(highest > -deepest, highest, deepest) / lowest
+        min_code = -(levels // 2)
+        scales = jnp.where(highest > -lowest, highest, lowest) / min_code
     scales = jnp.where(scales == 0, 1.0, scales)
-    zeros = jnp.clip(jnp.round(-deepest / scales), 0, levels - 1) if quant_type.has_minima else jnp.zeros_like(scales)
-    codes = jnp.clip(jnp.round(parts / scales) + zeros, lowest, lowest + levels - 1)
+    zeros = jnp.clip(jnp.round(-lowest / scales), 0, levels - 1) if quant_type.has_minima else jnp.zeros_like(scales)
+    codes = jnp.clip(jnp.round(parts / scales) + zeros, min_code, min_code + levels - 1)
     parts_by_name = {"codes": codes.reshape(weight.shape).astype(stored), "scales": jnp.squeeze(scales, -1)}
     return parts_by_name | {"minima": jnp.squeeze(-zeros * scales, -1)} if quant_type.has_minima else parts_by_name
 
@@ -192,12 +191,12 @@ def dense(weight: Array | QuantArray) -> Array:
 
 
 def map_parts(function: Callable[..., Array], *weights: Any) -> Any:
-    """Applies `function` to float weights, or to the parts of quantized ones that have their axes, not to the order."""
+    """Applies `function` to float weights, or to codes, scales and minima of quantized weights."""
     if not isinstance(weights[0], QuantArray):
         return function(*weights)
-    ordered = weights[0].order
-    bare = [dataclasses.replace(weight, order=None) for weight in weights]
-    return dataclasses.replace(jax.tree.map(function, *bare), order=ordered)
+    order = weights[0].order
+    unordered = [dataclasses.replace(weight, order=None) for weight in weights]
+    return dataclasses.replace(jax.tree.map(function, *unordered), order=order)
 
 
 def rows_of(table: Array | QuantArray, indices: Int[Array, "n"]) -> Array:
@@ -206,12 +205,12 @@ def rows_of(table: Array | QuantArray, indices: Int[Array, "n"]) -> Array:
 
 
 def dequantized(weight: QuantArray) -> Array:
-    """Returns the values in the order of the codes, the input axis anywhere. Computed in float32 and rounded once."""
+    """Dequantizes in the order of the codes, on any axis; computed in float32 and rounded once."""
     grouped, single = [], []
     for size, groups in zip(weight.shape, weight.scales.shape, strict=True):
         grouped += [size] if size == groups else [groups, size // groups]
         single += [size] if size == groups else [groups, 1]
-    exact = jnp.bfloat16 if weight.scales.dtype == jnp.bfloat16 else jnp.float32  # the former on GPUs: see `packing`
+    exact = jnp.bfloat16 if weight.scales.dtype == jnp.bfloat16 else jnp.float32  # bfloat16 on GPUs: see `packing`
     values = levels_of(weight).astype(exact).reshape(grouped) * weight.scales.astype(exact).reshape(single)
     if weight.minima is not None:
         values = values + weight.minima.astype(exact).reshape(single)
@@ -219,7 +218,7 @@ def dequantized(weight: QuantArray) -> Array:
 
 
 def levels_of(weight: QuantArray) -> Array:
-    """Returns the values of codes: the codes, or entries of their table in float32."""
+    """Returns the levels of codes: the codes themselves, or their table entries in float32."""
     if weight.levels not in LEVELS:
         return weight.codes
     return jnp.asarray(LEVELS[weight.levels], jnp.float32)[weight.codes.astype(jnp.int32)]
@@ -227,7 +226,7 @@ def levels_of(weight: QuantArray) -> Array:
 
 @jax.jit
 def bound(weight: QuantArray) -> Array:
-    """Returns the largest magnitude that numbers of such scales and minima may have, in the weight's dtype."""
+    """Returns an upper bound of the weight's magnitude, in its dtype, from its scales and minima."""
     integers = 2**weight.bits if weight.minima is not None else 2 ** (weight.bits - 1)
     levels = LEVELS.get(weight.levels, (448 if weight.levels == E4M3 else integers,))
     largest = jnp.max(jnp.abs(weight.scales.astype(jnp.float32))) * max(map(abs, levels))
@@ -237,14 +236,14 @@ def bound(weight: QuantArray) -> Array:
 
 
 def zeros(quant_type: QuantType, shape: tuple[int, ...], dtype: DTypeLike) -> QuantArray:
-    """Makes a weight `[.., in]` as accelerators hold it, with codes, scales and minima of 0, for its shapes."""
-    grid = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
+    """Returns a weight `[.., in]` of zeros with the dtypes of accelerators, for planning."""
+    per_group = jnp.zeros((*shape[:-1], quant_type.groups(shape[-1])), jnp.float32)
     return QuantArray(
         codes=jnp.zeros(shape, quant_type.code_dtype_on("tpu")),
-        scales=grid,
+        scales=per_group,
         bits=quant_type.bits,
         dtype=np.dtype(dtype),
-        minima=grid if quant_type.has_minima else None,
+        minima=per_group if quant_type.has_minima else None,
         order=jnp.zeros(shape[-1:], jnp.int32) if quant_type.is_ordered else None,
         levels=quant_type.levels,
     )

@@ -75,9 +75,9 @@ def test_rows_around_it_do_not_move_a_row(getkey):
     [
         (128256, 4096, 128, None),
         (4096, 14336, 112, None),
-        (4000, 4096, 128, "a weight of 4000 x 4096 does not come apart into blocks of 128 x 128"),
+        (4000, 4096, 128, "a weight of 4000 x 4096 cannot be divided into blocks of 128 x 128"),
         (4096, 4160, 65, "a weight of 4096 x 4160 does not"),
-        (128, 384, 4, "groups of 96 do not come apart into blocks of 128"),
+        (128, 384, 4, "groups of 96 cannot be divided into blocks of 128"),
         (128, 256, 256, "groups of 1 do not"),
     ],
 )

@@ -1,10 +1,10 @@
 """Chooses by measurement which candidate computes an operation on this device.
 
-    shapes.py    what two calls have in common that one choice serves: all but rows and slots
+    shapes.py    the class of a call, which shares one choice: everything but rows and cache positions
     recorded.py  the calls of a model, found by tracing it
-    arrays.py    arrays for such a call
-    trial.py     one candidate, run, compared with the reference and timed, with a deadline
-    findings.py  what was found, on disk, and the table that programs are traced by
+    arrays.py    arrays for a recorded call
+    trial.py     runs a candidate, compares it with the reference and times it, with a time limit
+    findings.py  measurements on disk, and the table of choices for tracing
 
-A choice is one for all numbers of rows: a token is computed by the same code alone and in a batch.
+A choice holds for all numbers of rows, so the same code computes a token alone and in a batch.
 """

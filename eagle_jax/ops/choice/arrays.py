@@ -1,4 +1,4 @@
-"""Arrays for a recorded call: random numbers, and of lengths and counts what they are while decoding."""
+"""Arrays for a recorded call: random numbers, with lengths and counts as in decoding."""
 
 import dataclasses
 import re
@@ -11,11 +11,11 @@ import numpy as np
 from eagle_jax.ops.packing import PackedWeight, Transposed, is_leaf
 from eagle_jax.ops.quantized import QuantArray
 
-USED = 8  # one of so many slots is used
+SLOTS_PER_USED = 8  # an eighth of the cache positions are used
 
 
 def arrays_for(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Makes arrays of these shapes; weights are not packed yet."""
+    """Returns arrays of these shapes; weights are unpacked."""
     rng = np.random.default_rng(0)
     slots = max((leaf.shape[2] for leaf in jax.tree.leaves(args) if len(leaf.shape) == 4), default=1)
 
@@ -37,14 +37,20 @@ def _array(path: str, leaf: Any, slots: int, rng: np.random.Generator) -> jax.Ar
     if jnp.issubdtype(dtype, jnp.integer):
         if name == "cache_rows":
             return jnp.arange(shape[0], dtype=dtype)
-        value = slots // USED if name == "length" else max(slots // USED - 128, 0) if name == "first" else 2**20
-        return jnp.full(shape, value, dtype)  # counts of rows that are not padding: all
+        value = (
+            slots // SLOTS_PER_USED
+            if name == "length"
+            else max(slots // SLOTS_PER_USED - 128, 0)
+            if name == "first"
+            else 2**20
+        )
+        return jnp.full(shape, value, dtype)  # counts: no row is padding
     scale = 1 / np.sqrt(shape[-1]) if len(shape) == 2 and min(shape) > 1 else 1.0  # a matrix of weights, or rows
     return jnp.asarray(rng.standard_normal(shape, np.float32) * scale, dtype)
 
 
 def _quantized(leaf: QuantArray, rng: np.random.Generator) -> QuantArray:
-    """Makes a weight with codes over their whole range, and scales that give its values a usual size."""
+    """Returns a weight with codes over their whole range and values of typical magnitude."""
     bits = leaf.bits
 
     def codes(part: Any) -> jax.Array:

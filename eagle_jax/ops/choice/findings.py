@@ -1,4 +1,4 @@
-"""Measurements of candidates, on disk, and the table of choices that programs are traced by."""
+"""Measurements of candidates on disk, and the table of choices for tracing."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from eagle_jax.platform import cache_folder, processor
 
 VERSION = 1
 REFERENCE = "xla"
-ENDED = "the process ended, or was ended, while it was tried"
+ENDED = "the process ended during its trial"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,11 @@ class Finding:
 
     Attributes:
         device: kind of the device, and the versions of JAX and its library.
-        operation, shape: the class.
+        operation, shape: the class of calls.
         candidate: name of a backend, or of the reference.
-        seconds: seconds of a call for each number of rows that was tried; None: not timed.
-        error: largest deviation from the reference, as a part of its largest number; None was not compared.
-        reason: why it is not taken; "" is right.
+        seconds: seconds of a call for each number of rows; None if it was not timed.
+        error: largest deviation from the reference, relative to its largest number; None if it was not compared.
+        reason: why the candidate must not be used; empty if it may.
     """
 
     device: str
@@ -46,7 +46,7 @@ class Finding:
 
 @functools.cache
 def device() -> str:
-    """Returns the key of findings: the device's kind and its compilers' versions; for CPUs, the instructions."""
+    """Returns the device of findings: its kind (of CPUs the fingerprint) and the versions of the compilers."""
     first = jax.devices()[0]
     kind = f"cpu {processor()}" if first.platform == "cpu" else f"{first.platform} {first.device_kind}"
     return f"{kind}, jax {jax.__version__}, jaxlib {jaxlib.__version__}"
@@ -58,7 +58,7 @@ def path() -> Path:
 
 
 def read() -> list[Finding]:
-    """Returns all findings; a file that is not there, damaged or of another version holds none."""
+    """Returns all findings; none if the file is missing, damaged or of another version."""
     try:
         content = json.loads(path().read_text())
         if not isinstance(content, dict) or content.get("version") != VERSION:
@@ -69,7 +69,7 @@ def read() -> list[Finding]:
 
 
 def _finding(entry: Any) -> Finding | None:
-    """Returns an entry of the file; None if this version does not write such entries."""
+    """Parses an entry of the file; None if it is invalid."""
     try:
         one = Finding(**{**entry, "seconds": entry["seconds"] and tuple(map(float, entry["seconds"]))})
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -77,8 +77,8 @@ def _finding(entry: Any) -> Finding | None:
     return one if all(isinstance(text, str) for text in (*one.key, one.reason)) else None
 
 
-def keep(findings: Iterable[Finding]) -> None:
-    """Adds findings to the file, in one step; a later one about the same takes an earlier one's place."""
+def save(findings: Iterable[Finding]) -> None:
+    """Adds findings to the file atomically; a finding replaces an earlier one with the same key."""
 
     def content() -> dict[str, Any]:
         by_key = {one.key: one for one in (*read(), *findings)}
@@ -88,22 +88,22 @@ def keep(findings: Iterable[Finding]) -> None:
 
 
 def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:
-    """Returns for each operation and shape the correct candidate that took least, over all numbers of rows."""
+    """Returns the fastest correct candidate of each operation and shape, by the sum over numbers of rows."""
     best: dict[tuple[str, str], Finding] = {}
     for one in findings:
         if one.reason or one.seconds is None:
             continue
-        place = one.operation, one.shape
-        if place not in best or sum(one.seconds) < sum(best[place].seconds or ()):
-            best[place] = one
-    return {place: one.candidate for place, one in best.items()}
+        key = one.operation, one.shape
+        if key not in best or sum(one.seconds) < sum(best[key].seconds or ()):
+            best[key] = one
+    return {key: one.candidate for key, one in best.items()}
 
 
 _table: dict[tuple[str, str], str] | None = None
 
 
 def table() -> Mapping[tuple[str, str], str]:
-    """Returns the choices of this process: what was on disk as it was first asked for, and what `refresh` added."""
+    """Returns the choices of this process: those on disk at the first call, and those that `refresh` added."""
     if _table is None:
         refresh()
     assert _table is not None
@@ -111,7 +111,7 @@ def table() -> Mapping[tuple[str, str], str]:
 
 
 def refresh(*, anew: bool = False) -> None:
-    """Takes in what is on disk now. A choice that programs may have been traced by stays, unless `anew`."""
+    """Reads the choices on disk. A choice that traced programs may depend on stays, unless `anew`."""
     global _table
     fastest_on_disk = fastest(one for one in read() if one.device == device())
     _table = fastest_on_disk if anew or _table is None else fastest_on_disk | _table

@@ -1,4 +1,4 @@
-"""All candidates for the calls that a function makes: tried one after the other, what was found kept on disk."""
+"""Measures all candidates for recorded calls, one by one, and saves the findings."""
 
 import dataclasses
 import itertools
@@ -13,36 +13,36 @@ from eagle_jax.ops.choice.findings import REFERENCE, Finding
 from eagle_jax.ops.choice.recorded import Call
 from eagle_jax.ops.dispatch import available_candidates
 
-NO_TIME = "not measured: the time was up"
+NO_TIME = "not measured: the time limit was reached"
 Progress = Callable[[int, int, str], None]
 
 
 def missing(calls: Iterable[Call]) -> list[tuple[list[Call], list[str]]]:
-    """Classes of calls with a choice to make on this device, and the candidates that nothing is known of."""
+    """Returns the classes of calls that have several candidates, with the candidates not measured yet."""
     measured = {one.key for one in findings.read()}
     device_name = findings.device()
-    left = []
+    unmeasured = []
     for group in _groups(calls):
         call, names = group[0], available_candidates(group[0].operation)
         new = [name for name in names if (device_name, call.operation, call.shape, name) not in measured]
         if len(names) > 1 and new:
-            left.append((group, new))
-    return left
+            unmeasured.append((group, new))
+    return unmeasured
 
 
 def measure(
     calls: Iterable[Call], *, anew: bool = False, seconds: float = math.inf, progress: Progress | None = None
 ) -> list[Finding]:
-    """Tries the candidates that nothing is known of, and returns what was found.
+    """Measures the candidates not measured yet, and returns their findings.
 
     Args:
-        anew: all of them, those among them that ended a process.
-        seconds: time after which no further candidate is begun.
-        progress: called with candidates done, candidates in all, and what is tried next.
+        anew: measure all candidates again, also those that ended a process.
+        seconds: time limit, after which no further candidate begins.
+        progress: called with the number of candidates done, their total, and the next operation.
 
     Raises:
-        ValueError: another process measures.
-        RuntimeError: the device does not answer any more after a candidate.
+        ValueError: another process is measuring.
+        RuntimeError: the device stopped responding after a candidate.
     """
     file = findings.path().with_suffix(".measuring")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,22 +57,22 @@ def measure(
         for group, names in left:
             what = f"{group[0].operation}, {group[0].shape}"
 
-            def tell(what: str = what) -> None:
+            def report(what: str = what) -> None:
                 if progress is not None:
                     progress(next(done), total, what)
 
-            results += _tried(group, names, until, tell)
+            results += _findings(group, names, until, report)
     findings.refresh(anew=anew)
     return results
 
 
-def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[], object]) -> Iterator[Finding]:
-    """Yields the candidates of a class; without a reference none can be checked."""
+def _findings(group: list[Call], names: list[str], until: float, report: Callable[[], object]) -> Iterator[Finding]:
+    """Yields the findings of a class's candidates; if the reference fails, none can be checked."""
     operation, shape = group[0].operation, group[0].shape
     if time.monotonic() > until:
         late = Finding(device=findings.device(), operation=operation, shape=shape, candidate="", reason=NO_TIME)
         skipped = [dataclasses.replace(late, candidate=name) for name in names]
-        findings.keep(skipped)
+        findings.save(skipped)
         yield from skipped
         return
     calls = [(call, arrays_for(call.args)) for call in group]
@@ -82,16 +82,16 @@ def _tried(group: list[Call], names: list[str], until: float, tell: Callable[[],
         reason = f"the reference fails: {type(error).__name__}: {error}".splitlines()[0][:200]
         failed = [Finding(device=findings.device(), operation=operation, shape=shape, candidate=name, reason=reason)
                   for name in names]  # fmt: skip
-        findings.keep(failed)
+        findings.save(failed)
         yield from failed
         return
     for name in names:
-        tell()
-        yield trial.tried(calls, name, None if name == REFERENCE else expected)
+        report()
+        yield trial.measure(calls, name, None if name == REFERENCE else expected)
 
 
 def _groups(calls: Iterable[Call]) -> list[list[Call]]:
-    """Returns the calls of each class, those with equal shapes once."""
+    """Groups calls by class; calls with equal shapes are kept once."""
     groups: dict[tuple[str, str], dict[str, Call]] = {}
     for call in calls:
         if call.shape:

@@ -1,4 +1,4 @@
-"""The calls of operations that a function makes, found by tracing it: a model's own shapes, for any family."""
+"""Records the calls of operations while a function is traced, which gives a model's shapes in any family."""
 
 import contextlib
 import contextvars
@@ -9,7 +9,7 @@ import jax
 
 
 class Call(NamedTuple):
-    """A call of an operation, its arrays as shapes."""
+    """A call of an operation, with shapes in place of arrays."""
 
     operation: str
     shape: str
@@ -22,13 +22,13 @@ _calls: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar("call
 
 
 def recorder() -> list[Call] | None:
-    """Returns where calls are recorded; None is nowhere."""
+    """Returns the list that calls are recorded in; None if they are not recorded."""
     return _calls.get()
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[list[Call]]:
-    """Computes what is traced inside by references, and adds each call to the yielded list."""
+    """Makes programs traced in the block use references, and adds each call to the yielded list."""
     calls: list[Call] = []
     token = _calls.set(calls)
     try:
@@ -38,7 +38,7 @@ def recording() -> Iterator[list[Call]]:
 
 
 def record(calls: list[Call], call: Call) -> None:
-    """Adds a call, its tracers as shapes."""
+    """Adds a call, with shapes in place of tracers."""
 
     def shape(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf

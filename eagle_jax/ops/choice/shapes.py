@@ -1,4 +1,4 @@
-"""The class of a call: what it has in common with all others that the same candidate computes."""
+"""The class of a call: calls of one class are computed by the same candidate."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from eagle_jax.ops.quantized import QuantArray
 
 
 def shape_of(operation: str, args: tuple[Any, ...], fixed: dict[str, Any]) -> str | None:
-    """Returns the class of a call, rows and slots left out; None where nothing is chosen by class.
+    """Returns the class of a call, without rows and cache positions; None if the operation has no classes.
 
-    Weights that are packed for a backend have none in `linear`: who multiplies them was chosen as they were packed.
+    In `linear` a packed weight has no class, since packing it chose the backend.
     """
     if operation == "tree_attention":
         return _attention(args[0])
@@ -30,7 +30,7 @@ def shape_of(operation: str, args: tuple[Any, ...], fixed: dict[str, Any]) -> st
 
 
 def weight_shape(weight: Any) -> str | None:
-    """Returns the class of a product with a weight that is not packed."""
+    """Returns the class of a product; None for a packed weight."""
     if hasattr(weight, "unpack"):
         return None
     kind = str(weight.quant_type) if isinstance(weight, QuantArray) else ""

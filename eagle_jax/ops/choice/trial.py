@@ -1,7 +1,7 @@
-"""One candidate for one class of calls: run, compared with the reference, timed, and given up after a time.
+"""The trial of one candidate for one class of calls: compared with the reference and timed, with a time limit.
 
-Before it is run it is written down as one that ended the process. So what is on disk is always true: a process
-that it hung or killed has left the refusal, and the next one does not try it.
+Before the trial a finding is saved that says that the process ended. If the candidate hangs or kills the process, that
+finding stays, and the next process does not try the candidate.
 """
 
 import contextvars
@@ -15,39 +15,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from eagle_jax.ops.choice.findings import ENDED, Finding, device, keep
+from eagle_jax.ops.choice.findings import ENDED, Finding, device, save
 from eagle_jax.ops.choice.recorded import Call
 from eagle_jax.ops.dispatch import dispatch, forced
 from eagle_jax.ops.packing import is_leaf, pack
 from eagle_jax.ops.quantized import QuantArray
 
-LIMIT = 20.0  # seconds of a candidate, its compiling included
-ANSWERS = 10.0  # seconds in which a device that works adds two numbers
+LIMIT = 20.0  # seconds of a trial, compiling included
+RESPONSE_LIMIT = 10.0  # seconds in which a working device adds two numbers
 LOOP, ROUNDS = 8, 5  # calls in one program, and runs of it; the fastest run counts
-# Largest deviation, as a part of the largest number. Rows that meet quantized weights may be rounded to 8 bits.
+# Largest deviation, relative to the largest number. With quantized weights rows may be rounded to 8 bits.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 1e-2}
-QUANTIZED = 5e-2
-WITH_WEIGHTS = {"linear": 1, "mlp_block": 1, "attention_block": 2}  # operations, and which argument holds weights
+QUANTIZED_TOLERANCE = 5e-2
+WEIGHT_ARGUMENT = {"linear": 1, "mlp_block": 1, "attention_block": 2}  # index of the argument with weights
 
 T = TypeVar("T")
 
 
 class Hung(Exception):
-    """No answer in time."""
+    """The call did not return in time."""
 
 
 def within(seconds: float, run: Callable[[], T]) -> T:
     """Calls `run` in a thread that is abandoned after `seconds`.
 
     Raises:
-        Hung: it has not ended by then.
+        Hung: the call has not returned by then.
     """
     outcome: list[Any] = []
 
     def body() -> None:
         try:
             outcome.append((run(), None))
-        except BaseException as error:  # all that it raises is reported
+        except BaseException as error:  # raised in the caller's thread
             outcome.append((None, error))
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), daemon=True)
@@ -61,57 +61,57 @@ def within(seconds: float, run: Callable[[], T]) -> T:
     return result
 
 
-def tried(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, expected: list[Any] | None) -> Finding:
-    """Checks and times a candidate on calls of one class, with their arrays; the finding is kept on disk.
+def measure(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str, expected: list[Any] | None) -> Finding:
+    """Checks and times a candidate on calls of one class, with their arrays; saves the finding.
 
     Args:
-        expected: what the reference makes of them; None where the candidate is the reference.
+        expected: results of the reference; None if the candidate is the reference.
 
     Raises:
-        RuntimeError: the device does not answer any more.
+        RuntimeError: the device stopped responding.
     """
     call = calls[0][0]
     finding = Finding(device=device(), operation=call.operation, shape=call.shape, candidate=candidate, reason=ENDED)
-    keep([finding])
+    save([finding])
     try:
         finding = dataclasses.replace(finding, **within(LIMIT, lambda: _measured(calls, candidate, expected)))
     except Hung as error:
         finding = dataclasses.replace(finding, reason=f"it hangs: {error}")
-        keep([finding])
+        save([finding])
         _check_device(finding)
     except Exception as error:
         message = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         finding = dataclasses.replace(finding, reason=f"it fails: {message}")
-    keep([finding])
+    save([finding])
     return finding
 
 
 def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> list[Any]:
-    """Runs a candidate on the calls; returns host arrays, None for a call that it does not compute."""
+    """Runs a candidate on the calls; returns host arrays, or None for a call that it does not support."""
     outputs: list[Any] = []
     for call, arrays in calls:
         with forced(call.operation, candidate) as refused:
-            out = jax.jit(lambda *args, call=call: _run(call, args))(*_laid_out(call, arrays))
+            out = jax.jit(lambda *args, call=call: _run(call, args))(*_with_packed_weights(call, arrays))
         outputs.append(None if candidate in refused else jax.tree.map(np.asarray, out))
     return outputs
 
 
 def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) -> dict[str, Any]:
-    """Returns the changed fields of a `Finding`."""
+    """Returns the fields of the `Finding` that the trial determines."""
     outputs, error = results(calls, candidate), 0.0
     if all(one is None for one in outputs):
         with forced(calls[0][0].operation, candidate) as refused:
-            jax.eval_shape(lambda *args: _run(calls[0][0], args), *_laid_out(*calls[0]))
+            jax.eval_shape(lambda *args: _run(calls[0][0], args), *_with_packed_weights(*calls[0]))
         return {"reason": f"it does not compute this: {refused.get(candidate, '')}"}
     if expected is not None:
         error = max(
             _error(output, reference) for output, reference in zip(outputs, expected, strict=True) if output is not None
         )
-        most = _tolerance(calls[0][1])
-        if not error <= most:
+        tolerance = _tolerance(calls[0][1])
+        if not error <= tolerance:
             return {
                 "error": error,
-                "reason": f"it is wrong: off by {error:.1e} of the largest number, allowed {most:g}",
+                "reason": f"it is wrong: off by {error:.1e} of the largest number, allowed {tolerance:g}",
             }
     return {"error": error, "seconds": tuple(_seconds(call, arrays, candidate) for call, arrays in calls), "reason": ""}
 
@@ -120,22 +120,22 @@ def _run(call: Call, args: tuple[Any, ...]) -> Any:
     return dispatch(call.operation, call.reference, *args, **call.fixed)
 
 
-def _laid_out(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the arguments with weights as they are packed under the present choices."""
+def _with_packed_weights(call: Call, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the arguments with weights packed by the current choices."""
 
     def packed(leaf: Any) -> Any:
         return pack(leaf) if leaf.ndim > 1 else leaf
 
-    at = WITH_WEIGHTS.get(call.operation)
+    at = WEIGHT_ARGUMENT.get(call.operation)
     if at is None:
         return arrays
     return (*arrays[:at], jax.tree.map(packed, arrays[at], is_leaf=is_leaf), *arrays[at + 1 :])
 
 
 def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
-    """Returns the seconds of one call, in a loop in which each waits for the one before."""
+    """Returns the seconds of one call, in a loop in which each call depends on the one before."""
     with forced(call.operation, candidate):
-        args = _laid_out(call, arrays)
+        args = _with_packed_weights(call, arrays)
         leaves, tree = jax.tree.flatten(args)
 
         def loop(first: jax.Array, *rest: jax.Array) -> jax.Array:
@@ -156,7 +156,7 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
 
 
 def _error(output: Any, reference: Any) -> float:
-    """Returns the largest deviation relative to the largest number; infinite where indices differ or one is NaN."""
+    """Returns the largest deviation relative to the largest number; infinite if indices differ or a number is NaN."""
     worst = 0.0
     for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(reference), strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
@@ -173,18 +173,18 @@ def _error(output: Any, reference: Any) -> float:
 
 def _tolerance(arrays: tuple[Any, ...]) -> float:
     if any(isinstance(leaf, QuantArray) for leaf in jax.tree.leaves(arrays, is_leaf=is_leaf)):
-        return QUANTIZED
+        return QUANTIZED_TOLERANCE
     dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(arrays)}
-    return max(most for dtype, most in TOLERANCE.items() if dtype in dtypes)
+    return max(tolerance for dtype, tolerance in TOLERANCE.items() if dtype in dtypes)
 
 
 def _check_device(finding: Finding) -> None:
     try:
-        within(ANSWERS, _add_two_numbers)
+        within(RESPONSE_LIMIT, _add_two_numbers)
     except Hung:
         raise RuntimeError(
-            f"{finding.candidate} hangs in {finding.operation} ({finding.shape}), and the device does not answer any "
-            "more; it will not be tried again: start the program once more"
+            f"{finding.candidate} hangs in {finding.operation} ({finding.shape}), and the device has stopped "
+            "responding; restart the program, which will not try it again"
         ) from None
 
 

@@ -85,7 +85,7 @@ def rms_norm(x: Float[Array, "r h"], scale: Float[Array, "h"], *, eps: float) ->
 def tree_attention(call: AttentionCall) -> Float[Array, "b k r c"]:
     """Computes attention in float32."""
     if call.sinks is not None:
-        raise NotImplementedError("it has no sinks")
+        raise NotImplementedError("sinks are not supported")
     _check()
     from eagle_jax.ops.cpu import attention
 
@@ -109,7 +109,7 @@ def attention_block(
     if weights.q_norm is not None or weights.post_norm is not None:
         raise NotImplementedError("it has one norm")
     if not weights.is_plain or inputs.query_scale is not None:
-        raise NotImplementedError("it has no sinks, no interleaved rotation, and no factor but that of the scores")
+        raise NotImplementedError("sinks, interleaved rotations and multipliers are not supported")
     qkv, o = _panels(weights.qkv, weights.o)
     norm = weights.norm
     _fits_rows(residual, x, *inputs.cos_sin, *draft_kv, *prefix)
@@ -242,7 +242,7 @@ def _check(weight: QuantizedPanels | None = None) -> None:
     if (reason := refusal(weight)) is not None:
         raise NotImplementedError(reason)
     if is_sharded():
-        raise NotImplementedError("the program is over several devices")
+        raise NotImplementedError("the program runs on several devices")
 
 
 @functools.cache

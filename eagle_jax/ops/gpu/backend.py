@@ -1,4 +1,4 @@
-"""The operations that the GPU backend has."""
+"""The operations of the GPU backend."""
 
 from typing import Any
 
@@ -18,19 +18,19 @@ def tree_attention(call: AttentionCall) -> Float[Array, "b k r c"]:
     if jax.default_backend() != "gpu":
         raise NotImplementedError("there is no GPU")
     if call.sinks is not None:
-        raise NotImplementedError("it has no sinks")
+        raise NotImplementedError("sinks are not supported")
     return by_head(attend, call)
 
 
 def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) -> Float[Array, "r ..."]:
-    """Computes the product of few rows with weights of 4 bits in groups."""
+    """Multiplies a few rows with a weight of 4 bits in groups."""
     del num_valid
     if (reason := _refusal()) is not None:
         raise NotImplementedError(reason)
     if not isinstance(weight, QuantArray) or weight.bits != 4:
         raise NotImplementedError("the weight is not quantized to 4 bits")
     if is_sharded():
-        raise NotImplementedError("the program is over several devices")
+        raise NotImplementedError("the program runs on several devices")
     if weight.dtype != jnp.bfloat16:
         raise NotImplementedError(f"weights are multiplied in {weight.dtype}")
     if not 0 < rows.shape[0] <= int4.MAX_ROWS:
@@ -47,7 +47,7 @@ def _refusal() -> str | None:
     if jax.default_backend() != "gpu":
         return "there is no GPU"
     try:
-        from jax.experimental.pallas import triton  # noqa: F401  # whether it is there is the question
+        from jax.experimental.pallas import triton  # noqa: F401
     except ImportError:
         return f"JAX {jax.__version__} has no Triton lowering"
     return None

@@ -1,13 +1,13 @@
-"""Tree attention for NVIDIA GPUs: the cache is split along its slots, so that a few rows keep a whole GPU busy.
+"""Tree attention for NVIDIA GPUs: the cache is split along its positions, so that a few rows keep a whole GPU busy.
 
-Each program streams its span of one kv head's slots, from the block where the first window of its rows begins up to the
-request's own length; the first program takes the fresh rows, masked by ancestors, as well. What they make is merged by
-log-sum-exp (flash-decoding, Dao et al. 2023). Spans are cut by the size of the cache alone: neither the other rows of a
-batch nor the number of nodes move them.
+Each program streams a span of one kv head's positions, from the first block in the windows of its rows up to the length
+of the request; the first program also takes the fresh rows, masked by ancestors. The partial results are merged by
+log-sum-exp (flash-decoding, Dao et al. 2023). Spans depend on the size of the cache alone, not on the other rows of a
+batch or the number of nodes.
 
-It goes through Pallas's Triton lowering: Ampere to Hopper, and JAX versions that still have it. It is compiled for an
-H200 and run in Pallas's interpreter by the tests. The first load on a GPU measures it there and takes it where it is
-right and faster (`ops.choice`).
+It needs Pallas's Triton lowering: Ampere to Hopper, and JAX versions that have it. The tests compile it for an H200 and
+run it in Pallas's interpreter. The first load on a GPU measures it and uses it if it is correct and faster
+(`ops.choice`).
 """
 
 import functools
@@ -28,30 +28,30 @@ from eagle_jax.ops.attention_call import (
     scores,
 )
 
-ROWS, BLOCK = 64, 64  # rows of a program, and slots it reads at a time
-SPAN, SPANS = 512, 16  # fewest slots of a program, and most programs along the slots
+MAX_ROWS, BLOCK = 64, 64  # rows of a program, and positions that it reads at a time
+MIN_SPAN, MAX_SPANS = 512, 16  # positions of a program, and programs along the positions
 
 
 def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r c"]:
-    """Computes the average over all that each row sees.
+    """Computes the attention of each row.
 
     Args:
         interpret: run in Pallas's interpreter.
 
     Raises:
-        NotImplementedError: a case without a prefix, or a JAX without the Triton lowering.
+        NotImplementedError: the call has no prefix, or this JAX no Triton lowering.
     """
     if not call.slots:
         raise NotImplementedError("there is no committed prefix to stream")
     if call.fresh[0].shape[2] > call.num_visible:
-        raise NotImplementedError("there are fresh rows that only one node each sees")
+        raise NotImplementedError("there are fresh rows beyond the columns of the mask")
     try:
         from jax.experimental.pallas import triton
     except ImportError as error:
         raise NotImplementedError(f"JAX {jax.__version__} has no Triton lowering") from error
     batch, heads, rows, size = call.q.shape
-    tile = min(ROWS, max(16, pl.next_power_of_2(rows)))
-    span = _round_up(max(SPAN, -(-call.slots // SPANS)), BLOCK)
+    tile = min(MAX_ROWS, max(16, pl.next_power_of_2(rows)))
+    span = _round_up(max(MIN_SPAN, -(-call.slots // MAX_SPANS)), BLOCK)
     spans = -(-call.slots // span)
     cache_rows = jnp.arange(batch, dtype=jnp.int32) if call.cache_rows is None else call.cache_rows.astype(jnp.int32)
     arrays = [call.q, *call.fresh, call.visible.astype(jnp.int32), call.length.astype(jnp.int32), cache_rows]
@@ -61,7 +61,7 @@ def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
     parts = [jax.ShapeDtypeStruct((spans, batch, heads, rows, *width), jnp.float32) for width in ((), (), (size,))]
 
     def of_head(array: Any) -> pl.BlockSpec:
-        """Returns the whole array of one request and kv head, or of one request where heads share it."""
+        """Returns the spec of the array of one request and kv head, or of one request if heads share it."""
         by_head = array.ndim == 4
         shape = (None, None, *array.shape[2:]) if by_head else (None, *array.shape[1:])
         rest = (0,) * (array.ndim - (2 if by_head else 1))
@@ -74,7 +74,7 @@ def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
     top, total, mixed = pl.pallas_call(
         functools.partial(_kernel, heads=heads, nodes=call.nodes, tile=tile, span=span, softcap=call.softcap),
         grid=(batch * heads, -(-rows // tile), spans),
-        in_specs=[*map(of_head, arrays), *[pl.BlockSpec()] * 2],  # which row of the cache it is, only the kernel knows
+        in_specs=[*map(of_head, arrays), *[pl.BlockSpec()] * 2],  # the kernel looks up the row of the cache
         out_specs=[of_span(part) for part in parts],
         out_shape=parts,
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
@@ -97,9 +97,7 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     node = row % nodes
 
     def block_of(ref: Any, at: Array, count: Array | int) -> Array:
-        """Returns the rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has
-        not. In the cache it reads the rows of this program's head.
-        """
+        """Returns rows `at` of `ref[.., c]` (in the cache: of this head), zeros from row `count` and column c on."""
         inside = (at < count)[:, None] & (column < size)[None]
         head = (cached,) if ref.ndim == 3 else ()
         return load(ref.at[(*head, at[:, None], column[None])], mask=inside, other=0.0)
@@ -116,7 +114,7 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     used = length[...]
     low = pl.program_id(2) * span
     until = jnp.minimum(low + span, used)
-    # Rows of padding see nothing, lest they make the others begin earlier.
+    # Rows of padding attend to nothing, or they would make the others begin earlier.
     since = None if first is None else load(first.at[node], mask=row < rows, other=used)
     begin = low if since is None else jnp.maximum(low, jnp.min(since))
 
@@ -129,7 +127,7 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
         return add_keys(sums, seen, block_of(v, slot, used))
 
     sums = empty_state(queries.shape)
-    of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # a `where` of two literals becomes 1 bit wide
+    of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # `where` of literals would be 1 bit wide
     sums = jax.lax.fori_loop(0, of_fresh, read_fresh, sums)
     sums = jax.lax.fori_loop(begin // BLOCK, (until + BLOCK - 1) // BLOCK, read_prefix, sums)
 

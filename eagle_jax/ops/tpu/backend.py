@@ -9,5 +9,5 @@ from eagle_jax.sharding import by_head
 
 def tree_attention(call: AttentionCall) -> Float[Array, "b k r c"]:
     if call.sinks is not None:
-        raise NotImplementedError("it has no sinks")
+        raise NotImplementedError("sinks are not supported")
     return by_head(attend, call)

@@ -1,14 +1,14 @@
-"""Tree attention for TPUs: the cache is streamed through VMEM once, up to each row's own length and no further.
+"""Tree attention for TPUs: the cache is streamed through VMEM once, up to the length of each row.
 
-A grid step reads one block of slots of a few kv heads. How many steps there are follows from the lengths, which the
-chip knows before the kernel starts; a row that is shorter than the longest asks for the block it already has, which
-costs no traffic. Every node sees the whole prefix, so but for windows only the end of a row is masked. The fresh rows,
-masked by ancestors, come with the first block, and the softmax runs over both as they come.
+A grid step reads one block of cache positions of a few kv heads. The number of steps follows from the lengths, which
+are prefetched scalars; a row that is shorter than the longest asks again for the block that it has, which costs no
+traffic. Every node attends to the whole prefix, so without windows only the end of a row is masked. The fresh rows,
+masked by ancestors, come with the first block, into the same online softmax.
 
-    grid: request, tile of rows, kv heads, block of slots      the last one fastest
+    grid: request, tile of rows, kv heads, block of positions      the last axis is innermost
 
 Compiled for v5e, v5p and v6e by `benchmarks.compile_only.tpu_slice` and run in Pallas's interpreter by the tests.
-The first load on a TPU measures it there and takes it where it is right and faster (`ops.choice`).
+The first load on a TPU measures it and uses it if it is correct and faster (`ops.choice`).
 """
 
 import dataclasses
@@ -24,39 +24,39 @@ from jaxtyping import Array, Float, Int
 
 from eagle_jax.ops.attention_call import MASKED_SCORE, AttentionCall, add_keys, empty_state, scores
 
-LANES, SUBLANES = 128, 32  # of a register tile of bytes, as masks have them
-ROWS, SCORES = 1024, 1 << 18  # most rows, and most scores, in VMEM at a time
-TINY = float(jnp.finfo(jnp.float32).tiny)  # keeps rows of padding, which see nothing, from dividing by zero
-LEAST = 8  # fresh rows: Mosaic makes no product with a single one
+LANES, SUBLANES = 128, 32  # of a register tile of bytes, the dtype of masks
+MAX_ROWS, MAX_SCORES = 1024, 1 << 18  # in VMEM at a time
+TINY = float(jnp.finfo(jnp.float32).tiny)  # keeps rows of padding, which attend to nothing, from dividing by zero
+MIN_FRESH = 8  # fresh rows: Mosaic has no product with a single row
 
 
 def attend(call: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
-    """Computes the average over all that each row sees.
+    """Computes the attention of each row.
 
     Args:
-        interpret: run in Pallas's interpreter; None does so where there is no TPU.
+        interpret: run in Pallas's interpreter; None does so without a TPU.
 
     Raises:
-        NotImplementedError: a case without a prefix, or a cache that the kernel could not read where it lies.
+        NotImplementedError: the call has no prefix, or a cache that the kernel cannot read in place.
     """
     if not call.slots:
         raise NotImplementedError("there is no committed prefix to stream")
     if call.fresh[0].shape[2] > call.num_visible:
-        raise NotImplementedError("there are fresh rows that only one node each sees")
+        raise NotImplementedError("there are fresh rows beyond the columns of the mask")
     if interpret is None:
         interpret = jax.default_backend() != "tpu"
     batch, heads, _, size = call.q.shape
     if not interpret and (size % LANES or call.slots % SUBLANES):
         raise NotImplementedError(
-            f"{call.slots} slots of {size}: unless they are multiples of {SUBLANES} and {LANES}, XLA:TPU has its own "
-            "way of laying them in memory, and the kernel would be given a copy of the cache"
+            f"{call.slots} slots of {size}: unless they are multiples of {SUBLANES} and {LANES}, XLA:TPU uses another "
+            "memory layout, and the kernel would get a copy of the cache"
         )
     tiling = Tiling.of(call)
     steps, start = _steps(call, tiling.block)
     cache_rows = jnp.arange(batch, dtype=jnp.int32) if call.cache_rows is None else call.cache_rows.astype(jnp.int32)
     scalars = call.length.astype(jnp.int32), start, steps[None], cache_rows
     arrays, specs = _inputs(call, tiling)
-    if not interpret:  # XLA would like to bring the whole cache closer before the kernel starts
+    if not interpret:  # or XLA copies the whole cache to VMEM before the kernel starts
         arrays[-2:] = (pltpu.with_memory_space_constraint(part, pltpu.HBM) for part in arrays[-2:])
     rows = pl.BlockSpec((None, tiling.heads, tiling.rows, size), lambda b, t, k, i, *_: (b, k, t, 0))
     sums = [(tiling.heads, tiling.rows, width) for width in (1, 1, size)]
@@ -81,15 +81,15 @@ def attend(call: AttentionCall, interpret: bool | None = None) -> Float[Array, "
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """How a case is cut.
+    """How a call is divided into grid steps.
 
     Attributes:
-        nodes: nodes of a request; more than there are only where tiles do not divide them.
-        rows: rows of a tile: all queries of a kv head, or those of one query head's part of the nodes.
+        nodes: nodes of a request, padded to whole tiles.
+        rows: rows of a tile: all queries of a kv head, or of one query head and some of the nodes.
         tiles: tiles of a kv head.
         heads: kv heads of a step.
-        block: slots of a step.
-        ragged: whether the last block reaches beyond the cache.
+        block: cache positions of a step.
+        ragged: whether the last block extends beyond the cache.
     """
 
     nodes: int
@@ -101,26 +101,27 @@ class Tiling:
 
     @staticmethod
     def of(call: AttentionCall) -> "Tiling":
-        most = ROWS if call.visible.shape[2] <= ROWS // 2 else ROWS // 2
-        if call.group * call.nodes <= most:
+        max_rows = MAX_ROWS if call.visible.shape[2] <= MAX_ROWS // 2 else MAX_ROWS // 2
+        if call.group * call.nodes <= max_rows:
             rows, tiles, nodes = call.group * call.nodes, 1, call.nodes
         else:
-            parts = -(-call.nodes // most)
+            parts = -(-call.nodes // max_rows)
             rows = _round_up(-(-call.nodes // parts), SUBLANES)
             tiles, nodes = call.group * parts, rows * parts
         kv_heads = call.q.shape[1]
-        heads = max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and (n == 1 or n * rows <= ROWS // 2))
-        block = _block(call.slots, min(ROWS, max(LANES, SCORES // rows // LANES * LANES)))
+        heads = max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and (n == 1 or n * rows <= MAX_ROWS // 2))
+        block = _block(call.slots, min(MAX_ROWS, max(LANES, MAX_SCORES // rows // LANES * LANES)))
         return Tiling(nodes, rows, tiles, heads, block, ragged=call.slots % block != 0)
 
 
-def _block(slots: int, most: int) -> int:
-    """Slots of a step: all there are, or the largest divisor that is not much less than `most`, since a last block that
-    reaches beyond the cache makes every step mask what it reads.
+def _block(slots: int, max_block: int) -> int:
+    """Returns the positions of a step: all, or the largest divisor above half of `max_block`, else `max_block`.
+
+    If the last block extends beyond the cache, every step has to mask the values that it reads.
     """
-    if _round_up(slots, LANES) <= most:
+    if _round_up(slots, LANES) <= max_block:
         return _round_up(slots, LANES)
-    return next((size for size in range(most, most // 2, -LANES) if slots % size == 0), most)
+    return next((size for size in range(max_block, max_block // 2, -LANES) if slots % size == 0), max_block)
 
 
 def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) -> None:
@@ -134,7 +135,7 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
     def _fresh() -> None:
         for head in heads:
             seen = jnp.where(visible[...].astype(jnp.int32) != 0, scores(q[head], fresh_k[head], softcap), MASKED_SCORE)
-            _keep(sums, head, add_keys(empty_state(q.shape[1:]), seen, fresh_v[head]))
+            _store(sums, head, add_keys(empty_state(q.shape[1:]), seen, fresh_v[head]))
 
     at = (start[row] + step) * tiling.block
 
@@ -146,11 +147,11 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
             committed = committed & (slot >= first[...])
         for head in heads:
             values = v[head]
-            if tiling.ragged:  # beyond the cache there may be anything, and nothing times anything may be no number
+            if tiling.ragged:  # values beyond the cache are arbitrary, and 0 * nan is nan
                 value_slot = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
                 values = jnp.where(value_slot < length[row], values, jnp.zeros_like(values))
             seen = jnp.where(committed, scores(q[head], k[head], softcap), MASKED_SCORE)
-            _keep(sums, head, add_keys(tuple(ref[head] for ref in sums), seen, values))
+            _store(sums, head, add_keys(tuple(ref[head] for ref in sums), seen, values))
 
     @pl.when(step == steps[0] - 1)
     def _last() -> None:
@@ -159,13 +160,13 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
             out[head] = (mixed / jnp.maximum(total, TINY)).astype(out.dtype)
 
 
-def _keep(refs: list[Any], head: int, sums: Any) -> None:
+def _store(refs: list[Any], head: int, sums: Any) -> None:
     for ref, value in zip(refs, sums, strict=True):
         ref[head] = value
 
 
 def _steps(call: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, "b"]]:
-    """Blocks of the row that has most, at least 1, and the block that each row begins with."""
+    """Returns the number of blocks of the longest row, at least 1, and the first block of each row."""
     start = jnp.zeros_like(call.length, jnp.int32)
     if call.first is not None:
         start = jnp.maximum(jnp.min(call.first, axis=1), 0).astype(jnp.int32) // block
@@ -174,11 +175,11 @@ def _steps(call: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, 
 
 
 def _inputs(call: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
-    """Returns arrays with their padding, and which part of each a step reads."""
-    size, fresh = call.q.shape[3], max(call.visible.shape[2], LEAST)
+    """Returns the padded arrays, and for each the part that a grid step reads."""
+    size, fresh = call.q.shape[3], max(call.visible.shape[2], MIN_FRESH)
     q = _pad(call.q.reshape(*call.q.shape[:2], call.group, call.nodes, size), 3, tiling.nodes)
     visible = _pad(_pad(call.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
-    heads_per_tile = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them
+    heads_per_tile = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile, which share a mask
     parts = max(tiling.nodes // tiling.rows, 1)  # tiles of a query head
 
     def by_rows(b: Any, t: Any, k: Any, i: Any, *_: Any) -> tuple[Any, ...]:
@@ -208,7 +209,7 @@ def _unpadded(mixed: Float[Array, "b k p c"], call: AttentionCall) -> Float[Arra
 
 
 def _cost(call: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
-    """Returns the cost estimate for the compiler: a full cache, read once for every tile of rows."""
+    """Estimates the cost for the compiler: a full cache, read once for every tile of rows."""
     batch, heads, rows, size = call.q.shape
     columns = call.slots + call.visible.shape[2]
     read = 2 * columns * size * tiling.tiles * call.prefix[0].dtype.itemsize
@@ -220,7 +221,7 @@ def _cost(call: AttentionCall, tiling: Tiling) -> pl.CostEstimate:
 
 
 def _pad(array: Array, axis: int, size: int) -> Array:
-    """Appends zeros. Rows of padding see nothing, and their results are dropped."""
+    """Appends zeros. Rows of padding attend to nothing, and their results are dropped."""
     if array.shape[axis] == size:
         return array
     return jnp.pad(array, [(0, size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])

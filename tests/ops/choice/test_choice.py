@@ -98,7 +98,7 @@ def test_one_that_hangs_is_given_up(monkeypatch):
 def test_a_device_that_hangs_with_it_is_told(monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(trial, "LIMIT", 5.0)
-    monkeypatch.setattr(trial, "ANSWERS", 0.1)
+    monkeypatch.setattr(trial, "RESPONSE_LIMIT", 0.1)
     monkeypatch.setattr(trial, "_add_two_numbers", ended.wait)
     offer(monkeypatch, hanging=lambda x, scale, *, eps: ended.wait() and x)
     with pytest.raises(RuntimeError, match="hanging hangs in rms_norm .* it will not be tried again"):
@@ -133,7 +133,7 @@ def test_what_is_on_disk_is_used_without_measuring(monkeypatch):
     offer(monkeypatch, wrong=wrong)
     call, here = calls()[0], findings.device()
     one = dict(device=here, operation="rms_norm", shape=call.shape)
-    findings.keep([findings.Finding(**one, candidate=name, seconds=(time_,), error=0.0)
+    findings.save([findings.Finding(**one, candidate=name, seconds=(time_,), error=0.0)
                    for name, time_ in (("xla", 2.0), ("wrong", 1.0))])  # fmt: skip
     assert not missing(calls()) and measure(calls()) == []
     x = jnp.arange(8.0).reshape(1, 8)
@@ -145,17 +145,17 @@ def test_what_is_on_disk_is_used_without_measuring(monkeypatch):
 def test_findings_of_another_device_or_version_count_for_nothing(monkeypatch):
     offer(monkeypatch, wrong=wrong)
     one = dict(operation="rms_norm", shape=calls()[0].shape, candidate="wrong", seconds=(1.0,), error=0.0)
-    findings.keep([findings.Finding(device="gpu Z9, jax 0.1", **one)])
+    findings.save([findings.Finding(device="gpu Z9, jax 0.1", **one)])
     assert not findings.table() and missing(calls())
 
 
 def test_a_choice_stays_for_the_process_and_programs_are_traced_by_it(monkeypatch):
     before, here = ops.tracing_context(), findings.device()
     one = dict(device=here, operation="rms_norm", shape="9 of float32", error=0.0)
-    findings.keep([findings.Finding(**one, candidate="slow", seconds=(2.0,))])
+    findings.save([findings.Finding(**one, candidate="slow", seconds=(2.0,))])
     findings.refresh()
     assert findings.table() == {("rms_norm", "9 of float32"): "slow"} and ops.tracing_context() != before
-    findings.keep([findings.Finding(**one, candidate="xla", seconds=(1.0,))])
+    findings.save([findings.Finding(**one, candidate="xla", seconds=(1.0,))])
     findings.refresh()
     assert findings.table() == {("rms_norm", "9 of float32"): "slow"}
     findings.refresh(anew=True)
@@ -173,5 +173,5 @@ def test_a_damaged_file_holds_nothing(content):
     findings.path().parent.mkdir(parents=True)
     findings.path().write_text(content)
     assert findings.read() == []
-    findings.keep([findings.Finding(device="a", operation="b", shape="c", candidate="d")])
+    findings.save([findings.Finding(device="a", operation="b", shape="c", candidate="d")])
     assert len(json.loads(findings.path().read_text())["findings"]) == 1
