@@ -101,7 +101,7 @@ def test_a_device_that_hangs_with_it_is_told(monkeypatch):
     monkeypatch.setattr(trial, "RESPONSE_LIMIT", 0.1)
     monkeypatch.setattr(trial, "_add_two_numbers", ended.wait)
     offer(monkeypatch, hanging=lambda x, scale, *, eps: ended.wait() and x)
-    with pytest.raises(RuntimeError, match="hanging hangs in rms_norm .* it will not be tried again"):
+    with pytest.raises(RuntimeError, match="hanging hangs in rms_norm .* which will not try it again"):
         measure(calls())
     ended.set()
     assert not missing(calls()), "the next start does not try it"
