@@ -130,7 +130,7 @@ def test_other_settings_are_refused(fake, run, asked, folder, monkeypatch):
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(fake, run, asked, tmp_path):
     for more, sentence in (
         (("--methods", "plain,eagel"), "--methods has eagel; expected some of plain, auto, eagle, "),
-        (("--out", str(tmp_path / "q.jsonl")), f"--out {tmp_path / 'q.jsonl'} is a file; expected a folder"),
+        (("--out", str(tmp_path / "q.jsonl")), f"--out {tmp_path / 'q.jsonl'} is a file; expected a new folder"),
     ):
         shown = run(*asked, *more)
         assert shown.exit_code == 2 and sentence in shown.stderr and not fake.loads
@@ -272,7 +272,7 @@ def test_a_run_that_is_not_over_is_reported_as_far_as_it_is(fake, run, asked, fo
     file = folder / "prompt-lookup.jsonl"
     file.write_bytes(file.read_bytes()[:-9])
     shown = run("eval", "report", str(folder))
-    assert shown.exit_code == 0 and "prompt-lookup.jsonl ends in an unfinished line, which is ignored." in shown.stderr
+    assert shown.exit_code == 0 and "prompt-lookup.jsonl ends within a line, which is left out." in shown.stderr
     assert "Left out 1 question that not every method has answered yet." in shown.stderr
     file.unlink()
     shown = run("eval", "report", str(folder))
@@ -381,5 +381,5 @@ def test_entries_of_the_named_heads_configs(fake, run, asked):
 )
 def test_what_no_method_takes_is_refused(fake, run, asked, folder, given):
     shown = run(*asked, *given)
-    said = f"no method of plain, eagle:6,3,2, prompt-lookup drafts with {' '.join(given[-2:])}; leave it out"
+    said = f"none of plain, eagle:6,3,2, prompt-lookup drafts with {' '.join(given[-2:])}; leave it out"
     assert shown.exit_code == 2 and said in shown.stderr and not folder.exists()
