@@ -16,19 +16,19 @@ FORBIDDEN = -1e31
 
 @pytree
 class Automata:
-    """The automata of a batch (b rows, a automata of at most s states, c token classes and m masks; w words of 32 bits
-    that hold a vocabulary).
+    """The automata of a batch (b rows; a automata of at most s states, c token classes and m masks; w 32-bit words of
+    a vocabulary mask).
 
-    State 0 is the first one, and -1 follows a token that is not allowed. All tokens of a class do the same in every
-    state; states that allow the same tokens share a mask.
+    State 0 is the initial state; -1 follows a token that is not allowed. Tokens of a class have the same transitions in
+    every state; states that allow the same tokens share a mask.
 
     Attributes:
-        of_row: the automaton of each row; -1 is none.
+        of_row: index of each row's automaton; -1 for none.
         token_class: class of each token.
         next: the state after a token of a class.
-        mask_of_state: which mask a state has.
+        mask_of_state: index of each state's mask.
         masks: bit i % 32 of word i // 32 is set if token i is allowed.
-        in_use: some row has one, which programs need not find out while they run.
+        in_use: known at compile time that some row has an automaton; if False, programs test that at run time.
     """
 
     of_row: Int[Array | np.ndarray, "b"]
@@ -74,13 +74,13 @@ class Automata:
             allowed = bits.reshape(*states.shape, -1)[..., :vocab_size] > 0
             return jnp.where(allowed | (of_row < 0)[..., None], 0.0, FORBIDDEN)
 
-        nothing = jnp.zeros((*states.shape, vocab_size), jnp.float32)
-        return self.where_used(of_masks, lambda: nothing)
+        no_bans = jnp.zeros((*states.shape, vocab_size), jnp.float32)
+        return self.where_used(of_masks, lambda: no_bans)
 
 
 @pytree
 class Guide:
-    """The automata of a batch and their states, with which a drafter leaves out guesses that are not allowed.
+    """The automata of a batch and their states, by which drafters leave out guesses that are not allowed.
 
     Attributes:
         automata: the batch's automata.

@@ -1,7 +1,7 @@
-"""Logits that depend on what was written before: bias, penalties and bans, at every node of a tree.
+"""Adjustments of logits by the text so far: bias, penalties and bans, at every node of a tree.
 
-What a token's logit becomes is a function of the request and of the text before the token, so plain decoding and every
-tree compute the same: a node counts the tokens of its own path as if they were text.
+An adjusted logit is a function of the request and of the text before the token, so plain decoding and every tree
+compute the same: a node counts the tokens on its path as text.
 """
 
 import dataclasses
@@ -17,24 +17,24 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.decoding.tree import depth_below
 from eagle_jax.struct import pytree
 
-# Added to a logit after all else: its probability is 0. Finite, so that a row of banned tokens alone gives no nan.
+# Added to a logit last, which makes its probability 0. Finite, so that a row with all tokens banned has no nan.
 BANNED = -1e30
-NOT_ALLOWED = 2 * BANNED  # where all that is allowed is banned, a token that is allowed comes nevertheless
+NOT_ALLOWED = 2 * BANNED  # lower, so that if all allowed tokens are banned, an allowed token is drawn
 
 
 @pytree
 class LogitsParams:
-    """What requests ask of their logits, one value per row (b rows, w words of at most l tokens).
+    """Options of requests that adjust logits, one value per row (b rows, w words of at most l tokens).
 
     Attributes:
         bias: added to the logits, before the penalties.
-        static_bans: `BANNED` or `NOT_ALLOWED` of tokens that must not come wherever they stand, else 0.
+        static_bans: `BANNED` or `NOT_ALLOWED` for tokens that are banned at every position, else 0.
         repetition: divides positive logits of tokens that are in prompt or answer, and multiplies negative ones (Keskar
-            et al. 2019, section 4.1, as transformers has it); 1 is off.
-        frequency: subtracted for each time that a token is in the answer.
-        presence: subtracted from tokens that are in the answer.
-        min_tokens: tokens of the answer before which no stop token may come.
-        bad_words: token sequences that must not come, each padded with -1 on the left.
+            et al. 2019, section 4.1, as in transformers); 1 is off.
+        frequency: subtracted once for each occurrence of a token in the answer.
+        presence: subtracted from tokens that occur in the answer.
+        min_tokens: tokens of the answer before a stop token is allowed.
+        bad_words: banned token sequences, each padded with -1 on the left.
         automata: automata of structured output; their bans override everything else. None if no row has one.
     """
 
@@ -48,7 +48,7 @@ class LogitsParams:
     automata: Automata | None
 
     def for_mode(self, mode: Sampling) -> "LogitsParams":
-        """Returns the same for a program of this mode: without automata, if no row has one."""
+        """Specializes the parameters for a program of this mode: without automata if no row has one."""
         if mode.structured is None or self.automata is None:
             return self
         automata = dataclasses.replace(self.automata, in_use=True) if mode.structured else None
@@ -57,12 +57,12 @@ class LogitsParams:
 
 @pytree
 class Prefix:
-    """The text before what follows each node of a tree (b rows, t text slots, n nodes).
+    """The text up to and including each node of a tree (b rows, t positions, n nodes).
 
     Attributes:
         tokens: prompt and answer by absolute position.
-        count: how many of them there are; the last one is the tree's root.
-        prompt_length: how many of them belong to the prompt.
+        count: number of these tokens; the last one is the tree's root.
+        prompt_length: number of tokens of the prompt.
         nodes: tokens of the tree's nodes.
         ancestors: `Tree.ancestors`.
         states: state of the row's automaton after each node; None without automata.
@@ -84,19 +84,19 @@ class Prefix:
     def of_text(
         tokens: Int[Array, "b t"], count: Int[Array, "b"], prompt_length: Int[Array, "b"], state: Int[Array, "b"]
     ) -> "Prefix":
-        """Makes the prefix of a tree that is its root alone."""
+        """Returns the prefix of a tree with its root alone."""
         root = jnp.zeros((tokens.shape[0], 1), jnp.int32)
         return Prefix(tokens, count, prompt_length, root, jnp.ones((*root.shape, 1), bool), state[:, None])
 
 
 @pytree
 class LogitsAdjustment:
-    """What is done to the logits at n nodes.
+    """An adjustment of the logits at n nodes.
 
     Attributes:
         bias: added first.
         repetition: then divides positive logits and multiplies negative ones.
-        penalty: subtracted at last, bans included.
+        penalty: subtracted last; includes bans.
     """
 
     bias: Float[Array, "b n v"]
@@ -114,7 +114,7 @@ class LogitsAdjustment:
 
 
 def adjustment_at(processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, "b e"]) -> LogitsAdjustment:
-    """Returns the adjustment of the logits at each node, but for what the automata ban."""
+    """Returns the adjustment of the logits at each node, without the bans of automata."""
     vocab_size = processor.bias.shape[1]
     position = jnp.arange(prefix.tokens.shape[1], dtype=jnp.int32)[None]
     in_text = position < prefix.count[:, None]
@@ -135,14 +135,14 @@ def adjustment_at(processor: LogitsParams, prefix: Prefix, stop_ids: Int[Array, 
 
 
 def _count(tokens: Int[Array, "b r"], counted: Bool[Array, "b r"], vocab_size: int) -> Float[Array, "b v"]:
-    """Returns how often each token is among those that are counted."""
+    """Counts how often each token occurs where `counted` is true."""
     rows = jnp.arange(tokens.shape[0], dtype=jnp.int32)[:, None]
     zeros = jnp.zeros((tokens.shape[0], vocab_size), jnp.float32)
     return zeros.at[rows, jnp.maximum(tokens, 0)].add(counted.astype(jnp.float32))
 
 
 def _count_at_nodes(tokens: Int[Array, "b r"], counted: Bool[Array, "b n r"], vocab_size: int) -> Float[Array, "b n v"]:
-    """Returns how often each token is among those that are counted at each node."""
+    """Counts how often each token occurs where `counted` is true, for each node."""
     rows, nodes = (jnp.arange(size, dtype=jnp.int32) for size in counted.shape[:2])
     at = rows[:, None, None], nodes[None, :, None], jnp.maximum(tokens, 0)[:, None]
     return jnp.zeros((*counted.shape[:2], vocab_size), jnp.float32).at[at].add(counted.astype(jnp.float32))
@@ -161,7 +161,9 @@ def _banned(
 
 def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: int) -> Bool[Array, "b n v"]:
     """Returns which tokens would complete a bad word at each node."""
-    distance = jnp.arange(words.shape[2] - 1, 0, -1, dtype=jnp.int32)  # of all but a word's last token to that one
+    distance = jnp.arange(
+        words.shape[2] - 1, 0, -1, dtype=jnp.int32
+    )  # from each token of a word but the last to the last one
     before = _token_before(prefix, distance)[:, :, None]
     matches = jnp.all((words[:, None, :, :-1] == before) | (words[:, None, :, :-1] < 0), axis=-1)
     matches &= words[:, None, :, -1] >= 0
@@ -169,9 +171,9 @@ def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: 
 
 
 def _token_before(prefix: Prefix, distance: Int[Array, " k"]) -> Int[Array, "b n k"]:
-    """Returns the tokens at these distances before what follows each node; -1 before the text."""
+    """Returns the tokens at these distances before the token after each node; -1 before the text begins."""
     depth = depth_below(prefix.ancestors)
-    node_depth = depth[:, :, None] - distance[None, None] + 1  # 0 is the root, and below 0 is text before it
+    node_depth = depth[:, :, None] - distance[None, None] + 1  # 0 is the root, negative depths are text before it
     is_ancestor = prefix.path[:, :, None] & (depth[:, None, None] == node_depth[..., None])
     drafted = jnp.sum(jnp.where(is_ancestor, prefix.nodes[:, None, None], 0), axis=-1, dtype=jnp.int32)
     position = prefix.count[:, None, None] + node_depth - 1

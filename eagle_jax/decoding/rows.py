@@ -1,4 +1,4 @@
-"""Rows of a batch: some of them taken, others written."""
+"""Gathers rows of a batch, and writes rows into it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def take_rows(values: Float[Array, "b n h"], nodes: Int[Array, "b r"]) -> Float[
 
 
 def append(text: Any, rows: Any, at: Int[Array, "b"]) -> Any:
-    """Writes `rows[b r]` into `text[b t]` at position `at` of each row; the caller leaves room for all r."""
+    """Writes `rows[b r]` into `text[b t]` at position `at` of each row, where all r must fit."""
     return jax.vmap(lambda line, new, start: jax.lax.dynamic_update_slice_in_dim(line, new, start, axis=0))(
         text, rows, at
     )

@@ -3,7 +3,7 @@
 At temperature T > 0 the token at position t is `argmax(warp(logits) + gumbel(seed, t))`, an exact sample from
 softmax(warp(logits)) (the Gumbel-max trick); at T = 0 it is `argmax(logits)`. The noise depends on the request's seed
 and the position alone, so the batch, the draft tree and the number of devices cannot change a token; and a drafter that
-ranks its guesses with the same noise guesses the token that is about to be drawn.
+ranks its guesses with the same noise guesses the token that will be drawn.
 """
 
 import dataclasses
@@ -24,24 +24,24 @@ from eagle_jax.struct import pytree
 
 T = TypeVar("T")
 
-# Nats by which a drafter marks down what its own filter removes. Its logits are not the target's, so it must not rule
-# these tokens out: 2 was the best compromise of 0, 2, 4, 6, 10 on made-up targets and drafters 0.5 to 1.5 nats off.
+# Nats that a drafter subtracts from tokens that its own filter removes. Its logits are not the target's, so it must not
+# exclude them: 2 was the best of 0, 2, 4, 6, 10 on synthetic targets and drafters that are 0.5 to 1.5 nats off.
 FILTER_PENALTY = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """What has to be compiled: static, one program per value.
+    """The parts of sampling that a program has: static, one program per value.
 
     Attributes:
         sampled: some row has temperature > 0; without it there is no noise in the program.
         filtered: some row uses top-k, top-p or min-p; without it there is no filter in the program.
-        top_k, top_p: which searches the filter has.
-        logprobs: what is recorded of each token where the state has room for it: 0 nothing, 1 its log-probability, 2
-            those of the likeliest ones too.
-        structured: some row has an automaton; None is found out while the program runs.
-        mixed: the program serves rows that ask for less too, and conditionals skip what no row of a batch asks for; a
-            GPU's host waits at each. Without it there are none, and all that the mode names is computed.
+        top_k, top_p: whether the filter has top-k and top-p.
+        logprobs: what is recorded for each token if the state has room: 0 nothing, 1 its log-probability, 2 also those
+            of the likeliest tokens.
+        structured: whether some row has an automaton; None is tested at run time.
+        mixed: rows may use less than the mode has, and conditionals skip what no row of the batch uses; on GPUs the
+            host waits at each conditional. If False there are none, and everything in the mode is computed.
     """
 
     sampled: bool
@@ -55,7 +55,7 @@ class Sampling:
     def where_asked(
         self, asked: Callable[[], Bool[Array, ""]], compute: Callable[[], T], otherwise: Callable[[], T]
     ) -> T:
-        """Returns `compute()`, or `otherwise()` if no row of a program for mixed rows asks for it."""
+        """Returns `compute()`; with `mixed`, `otherwise()` if `asked()` is false."""
         return jax.lax.cond(asked(), compute, otherwise) if self.mixed else compute()
 
 
@@ -64,7 +64,7 @@ GREEDY = Sampling(sampled=False, filtered=False)
 
 @pytree
 class Settings:
-    """How each request draws its tokens, one value per batch row; on the host until a program takes them.
+    """Sampling options, one value per batch row; host arrays until they are passed to a program.
 
     Attributes:
         temperature: divides the logits; 0 is greedy.
@@ -87,11 +87,11 @@ class Settings:
 
 
 def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndarray, "b 2"]:
-    """Returns the words of requests' random keys: of answer `samples[i]` (from 0) to a request with seed `seeds[i]`.
+    """Returns the words of the random key of answer `samples[i]` (from 0) to a request with seed `seeds[i]`.
 
-    Answer 0 has the key of the seed, so the first of several answers is the single answer. Further answers fold a
-    number counted down from 2**32 into it: positions are folded in from 0 upwards, and no answer's key may be the noise
-    of another's position. Seeds are whole numbers in [0, 2**63); all bits count, whether or not JAX's 64-bit types are
+    Answer 0 has the key of the seed, so the first of several answers equals the single answer. Further answers fold in
+    a number counted down from 2**32: positions are folded in from 0 upwards, and no answer's key may be that of another
+    answer's position. Seeds are whole numbers in [0, 2**63); all bits count, whether or not JAX's 64-bit types are
     enabled.
     """
     for seed in seeds:
@@ -99,22 +99,22 @@ def request_keys(seeds: Sequence[int], samples: Sequence[int]) -> UInt32[np.ndar
             raise ValueError(f"seed is {seed}, expected a whole number from 0 to 2**63 - 1; choose one in that range")
     words = np.array([(seed >> 32, seed & 0xFFFFFFFF) for seed in seeds], np.uint32).reshape(-1, 2)
     counted_down = np.array([-sample % 2**32 for sample in samples], np.uint32)
-    if not counted_down.any():  # nearly always; the rest takes a millisecond
+    if not counted_down.any():  # the common case; what follows takes a millisecond
         return words
     others = jax.vmap(jax.random.fold_in)(_keys(words), jnp.asarray(counted_down))
     return np.where(counted_down[:, None] == 0, words, jax.random.key_data(others))
 
 
 def _keys(words: UInt32[Array | np.ndarray, "b 2"]) -> Key[Array, "b"]:
-    """Returns the keys that consist of these words."""
+    """Returns the keys of these words."""
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def noise(settings: Settings, positions: Int[Array, "b n"], vocab_size: int) -> Float[Array, "b n v"]:
     """Returns Gumbel noise over the vocabulary for the token at each absolute position.
 
-    A pure function of (the row's key, position). All nodes of one depth share a position: ask once per depth and gather
-    with `at_depth`, which is a sixth of the work for the default tree.
+    A pure function of (the row's key, position). Nodes of one depth share a position: computing it once per depth and
+    gathering with `at_depth` is a sixth of the work for the default tree.
     """
 
     def at_position(key: Key[Array, ""], position: Int[Array, ""]) -> Float[Array, " v"]:
@@ -129,10 +129,10 @@ def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) ->
 
 
 def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Float[Array, "b n v"]:
-    """Applies temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
+    """Applies temperature, then top-k, top-p and min-p in Hugging Face's order; filtered tokens get -inf.
 
     Filters are thresholds: a token stays unless enough tokens are *strictly* more probable (k of them, or probability
-    p), so equal tokens stay or go together. The most probable token is at 0 and always stays. Greedy rows are as if at
+    p), so ties are kept or removed together. The most probable token has 0 and always stays. Greedy rows use
     temperature 1.
     """
     scaled = _scale(logits, settings)
@@ -162,8 +162,8 @@ def scores(
     """Returns a drafter's scores of guesses: log_softmax(logits + T noise), log_softmax(logits / T + noise) if T > 1.
 
     With the noise of the position that the guess would take, the best guess is the token that the target draws if the
-    drafter's logits are right, filters included. How far they are off does not depend on T: divided by a small one, a
-    cold drafter would take its errors for certainties. `noise` may be None if `mode.sampled` is False.
+    drafter's logits are right, filters included. Their error does not depend on T, so dividing them by a small T would
+    turn errors into certainties. `noise` may be None if `mode.sampled` is False.
     """
     if mode.sampled:
         assert noise is not None, "sampled rows need noise"
@@ -175,7 +175,7 @@ def scores(
 
 
 def _scale(logits: Float[Array, "b n v"], settings: Settings) -> Float[Array, "b n v"]:
-    """logits / T, shifted so that the largest is 0: the smallest temperature gives -inf at worst, never nan."""
+    """Returns logits / T, shifted so that the largest is 0: tiny temperatures give -inf, never nan."""
     tiny = jnp.finfo(jnp.float32).tiny
     temperature = jnp.where(settings.greedy, 1.0, jnp.maximum(settings.temperature, tiny))
     return (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature[:, None, None]
@@ -193,9 +193,9 @@ def _survivors(scaled: Float[Array, "b n v"], settings: Settings, mode: Sampling
             lambda: jnp.any(settings.top_k > 0), lambda: _in_top_k(scaled, settings), everything
         )
     if mode.top_p:
-        left = jnp.where(survives, jnp.exp(scaled), 0.0)  # probability up to the normaliser, which cancels
+        probability = jnp.where(survives, jnp.exp(scaled), 0.0)  # unnormalized, which cancels
         survives &= mode.where_asked(
-            lambda: jnp.any(settings.top_p < 1), lambda: _in_top_p(scaled, left, settings), everything
+            lambda: jnp.any(settings.top_p < 1), lambda: _in_top_p(scaled, probability, settings), everything
         )
     return survives & (scaled >= jnp.log(settings.min_p)[:, None, None])
 

@@ -1,4 +1,4 @@
-"""The interface of drafters: one can make decoding faster, never different."""
+"""The interface of drafters. A drafter changes the speed of decoding, never the text."""
 
 import abc
 import dataclasses
@@ -28,8 +28,8 @@ class View:
         noise: row i is the noise of the token at depth i + 1 of the tree; None when every request is greedy.
         settings: how each request draws its tokens.
         adjustment: adjusts the target's logits after the root; None if no request asks for it.
-        guide: which tokens each answer's automaton allows; None together with `adjustment`.
-        calibration: how likely guesses are to be accepted; None where nothing is known.
+        guide: which tokens each answer's automaton allows; None if `adjustment` is None.
+        calibration: how likely guesses are to be accepted; None if that is unknown.
     """
 
     tokens: Int[Array, "b t"]
@@ -42,7 +42,7 @@ class View:
 
     @property
     def root(self) -> Int[Array, "b"]:
-        """The last drawn token, which the target has not read yet."""
+        """The last drawn token, which the target has not processed yet."""
         return jnp.take_along_axis(self.tokens, self.length[:, None], axis=1)[:, 0]
 
     def noise_at(self, depth: int) -> Float[Array, "b 1 v"] | None:
@@ -67,19 +67,19 @@ class Verification:
 
 @pytree
 class CommittedRows:
-    """Rows of true text with what the target made of them, in order (r rows).
+    """Consecutive rows of committed text with the target's outputs (r rows).
 
     Attributes:
         start: position of the first row.
-        count: how many of the rows are true; the rest is padding.
+        count: number of rows that are not padding.
         tokens: the rows' own tokens.
         following: the token that follows each row.
         hidden: the target's final hidden state at each row (EAGLE-1/2's feature).
-        taps: the residual streams that the drafter asked for.
-        checked: the tree that these rows are the accepted path of; None for rows of a prompt, and of several steps of
-            plain decoding.
-        is_prefill_chunk: further rows of the text follow before the drafter proposes, so what only `propose` needs
-            can wait.
+        taps: residual streams at the drafter's `taps`.
+        checked: verification of the tree whose accepted path these rows are; None for rows of a prompt, or of several
+            steps of plain decoding.
+        is_prefill_chunk: whether further rows follow before the drafter proposes, so that outputs for `propose` are
+            not needed yet.
     """
 
     start: Int[Array, "b"]
@@ -92,7 +92,7 @@ class CommittedRows:
     is_prefill_chunk: bool = static(default=False)
 
     def split_last(self) -> "tuple[CommittedRows, CommittedRows]":
-        """Returns all true rows but the last one, as a chunk before it, and that one."""
+        """Splits off the last valid row: returns the rows before it, as a prefill chunk, and the last row."""
         before = jnp.maximum(self.count - 1, 0)
 
         def row_at(rows: Shaped[Array, "b r ..."]) -> Shaped[Array, "b 1 ..."]:
@@ -103,7 +103,7 @@ class CommittedRows:
         return chunk, CommittedRows(self.start + before, self.count - before, *jax.tree.map(row_at, rows))
 
     def last(self, rows: Float[Array, "b r h"], before: Float[Array, "b h"]) -> Float[Array, "b h"]:
-        """Returns the value at the last true row; `before` where there is none."""
+        """Returns the value at the last valid row; `before` if there is none."""
         last = jnp.take_along_axis(rows, jnp.maximum(self.count - 1, 0)[:, None, None], axis=1)[:, 0]
         return jnp.where((self.count > 0)[:, None], last, before)
 
@@ -111,19 +111,19 @@ class CommittedRows:
 class Drafter(abc.ABC):
     """Guesses a tree of continuations. Implementations are frozen pytrees: weights are leaves, all else is static.
 
-    The loop calls `init` once, `observe` for every stretch of text that became true (prompt chunks, each step's
-    accepted path, what was committed while nothing was drafted) and `propose` once a step. All three are pure. The text
-    does not depend on what `propose` returns: the target draws at every node, and only drawn tokens are committed.
+    The loop calls `init` once, `observe` for all committed text (prompt chunks, the accepted path of each step, text of
+    plain steps) and `propose` once a step. All three are pure. The text does not depend on what `propose` returns: the
+    target draws at every node, and only drawn tokens are committed.
     """
 
     @property
     @abc.abstractmethod
     def shape(self) -> TreeShape:
-        """Room that its trees take."""
+        """Size of its trees."""
 
     @property
     def budget(self) -> int | None:
-        """Nodes of all requests' trees together that the target reads in a step; None: every tree whole."""
+        """Limit of the nodes of all requests' trees together in a step; None for no limit."""
         return None
 
     @property
@@ -134,7 +134,7 @@ class Drafter(abc.ABC):
     @property
     @abc.abstractmethod
     def taps(self) -> tuple[int, ...]:
-        """Target layers whose entering residual stream it reads."""
+        """Target layers whose input residual stream the drafter reads."""
 
     @abc.abstractmethod
     def init(self, target: Target, batch: int, slots: int) -> Any:
@@ -142,19 +142,19 @@ class Drafter(abc.ABC):
 
     @abc.abstractmethod
     def observe(self, target: Target, state: Any, observed: CommittedRows) -> Any:
-        """Takes in true text. Rows with `count` 0 keep their state."""
+        """Updates the state with committed text. Rows with `count` 0 keep their state."""
 
     @abc.abstractmethod
     def propose(self, target: Target, state: Any, view: View, mode: Sampling) -> tuple[Tree, Any]:
-        """Guesses what follows the root: a tree of `shape.nodes` nodes, none deeper than `shape.depth`."""
+        """Returns a tree of `shape.nodes` nodes, at most `shape.depth` deep, and the new state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Drafter):
-    """Drafts as another drafter does; what is different about it is for a subclass to say.
+    """Drafts with another drafter; subclasses change parts of that.
 
     Attributes:
-        drafter: the other one.
+        drafter: the wrapped drafter.
     """
 
     drafter: Drafter
@@ -186,7 +186,7 @@ class Wrapper(Drafter):
 
 
 class StatelessDrafter(Drafter):
-    """A drafter that remembers nothing: what it needs is in the text."""
+    """A drafter without state: the text is its only input."""
 
     taps = ()
 
@@ -199,7 +199,7 @@ class StatelessDrafter(Drafter):
 
 @pytree
 class Plain(StatelessDrafter):
-    """Proposes nothing: the loop decodes one token per target pass."""
+    """Proposes the root alone: the loop decodes one token per step."""
 
     shape = NO_TREE
 

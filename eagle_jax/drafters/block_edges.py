@@ -1,10 +1,10 @@
-"""Trees from a DFlash block whose guesses depend on the token before: conditional edges instead of marginals.
+"""Trees from a DFlash block whose guesses depend on their parent: conditional edges instead of marginals.
 
-One pass of the network has made the slots; a level of the tree costs the small heads of `models/edges.py` alone:
+One forward pass computes the slots; a level of the tree adds only the small heads of `models/edges.py`:
 
     marginals      a node's children are its slot's best tokens, the same below every node (`guided.grow_by_depth`)
-    Markov head    the slot's logits and what the node's own token adds to all of them
-    selector       the slot's `top_k` best tokens, in an order that the node's own token decides
+    Markov head    the slot's logits plus a bias that depends on the parent's token
+    selector       the slot's `top_k` best tokens, ranked by the parent's token
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ ScoresOf = Callable[[Array, int, Callable[[Array], Array]], Scores]
 
 
 def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
-    """Returns a tree in the draft vocabulary, by the Markov head."""
+    """Grows a tree in the draft vocabulary with the Markov head."""
 
     def below(
         level: int, before: Int[Array, "b f"], state: Float[Array, "b f r"]
@@ -47,10 +47,10 @@ def over_markov(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput
 
 
 def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOutput, scores: ScoresOf) -> Tree:
-    """Returns a tree in the draft vocabulary, of the slots' best tokens, by the selector.
+    """Grows a tree in the draft vocabulary of the slots' best tokens with the selector.
 
-    They are the best without noise at any temperature: with noise there are rare tokens among the best, which the
-    selector has not learnt to compare.
+    The best tokens are chosen without noise at any temperature: with noise they would include rare tokens, which the
+    selector was not trained to rank.
     """
     logits = slots.logits[:, : policy.depth]
     if view.adjustment is not None:
@@ -73,12 +73,12 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
         return everywhere(level, head.target_ids(tokens)), carry
 
     def everywhere(level: int, before: Int[Array, "b f"]) -> Float[Array, "b f d"]:
-        """Returns `below` over all tokens; tokens that are no candidates are impossible."""
+        """Returns `below` over all tokens, -inf for those that are not candidates."""
         none = jnp.full((*before.shape, head.draft_vocab_size), -jnp.inf)
         slot_candidates = jnp.broadcast_to(candidates[:, level : level + 1], (*before.shape, candidates.shape[2]))
         return jnp.put_along_axis(none, slot_candidates, below(level, before).of_all(), axis=2, inplace=False)
 
-    if view.guide is not None:  # an automaton forbids tokens by the node, not ranks
+    if view.guide is not None:  # an automaton bans tokens, not ranks
         names = {"drafted_part": head.drafted_part, "target_ids": head.target_ids}
         return guided.grow(policy.narrowed, view, everywhere(0, view.root[:, None])[:, 0], of_tokens, None, **names)
 
@@ -92,10 +92,8 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
     return guided.ranks_to_tokens(tree, candidates)
 
 
-def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:
-    """Drops the nodes that the head takes to be accepted with a probability below `least`, and all nodes below them.
-
-    A chain is cut before the first such node, as in DSpark.
+def confident(head: DFlash, slots: BlockOutput, tree: Tree, min_confidence: float) -> Tree:
+    """Invalidates nodes whose predicted acceptance is below `min_confidence`, with all nodes below them (DSpark).
 
     Args:
         tree: a tree of target ids.
@@ -103,7 +101,7 @@ def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tre
     before = jnp.take_along_axis(tree.tokens, jnp.maximum(tree.parent, 0), axis=1)
     slot = jnp.maximum(depth_below(tree.ancestors) - 1, 0)
     slot_outputs = BlockOutput(*(jnp.take_along_axis(part, slot[..., None], axis=1) for part in slots))
-    is_sure = (head.confidence(slot_outputs, before) >= least) | (tree.parent < 0)
+    is_sure = (head.confidence(slot_outputs, before) >= min_confidence) | (tree.parent < 0)
     is_path_sure = jnp.all(~tree.ancestors | is_sure[:, None], axis=2)
     return dataclasses.replace(tree, valid=tree.valid & is_path_sure)
 

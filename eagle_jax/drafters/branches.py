@@ -1,4 +1,4 @@
-"""The rows of a drafting network over a tree that grows level by level; they live for one step."""
+"""Rows of a draft network over a tree that grows level by level, for one step."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,11 @@ Run = Callable[[Array, Array, Array, Array, tuple[LayerRows, ...], Array], tuple
 
 @pytree
 class Branches:
-    """Level after level (p rows so far, f in the last level).
+    """The levels so far (p rows in all, f in the last level).
 
     Attributes:
         kv: the network's K/V of all rows so far, per layer.
-        above: which of those rows each row of the last level sees: its ancestors and itself.
+        above: which of these rows each row of the last level attends to: its ancestors and itself.
         out: the network's output at the last level.
         positions: position of each row so far.
     """
@@ -32,7 +32,7 @@ class Branches:
 
     @staticmethod
     def at_root(out: Float[Array, "b h"]) -> "Branches":
-        """Makes the root alone, whose row is in the network's cache: `out` is the network's output there."""
+        """Returns the root alone, whose row is in the network's cache; `out` is the network's output at the root."""
         batch = out.shape[0]
         return Branches(
             kv=(),
@@ -44,7 +44,7 @@ class Branches:
     def grow(
         self, run: Run, position: Int[Array, "b"], tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
     ) -> tuple["Branches", Float[Array, "b f v"]]:
-        """Adds a level, `tokens` at `position` below the last one's rows `parent_row`, and returns its logits too."""
+        """Adds a level: `tokens` at `position`, below rows `parent_row` of the last level. Also returns its logits."""
         features = jnp.take_along_axis(self.out, parent_row[:, :, None], axis=1)
         ancestors = jnp.take_along_axis(self.above, parent_row[:, :, None], axis=1)
         itself = jnp.broadcast_to(jnp.eye(tokens.shape[1], dtype=bool)[None], (*tokens.shape, tokens.shape[1]))

@@ -1,4 +1,4 @@
-"""A drafter that knows how often its guesses are right."""
+"""A drafter whose scores are calibrated by how often its guesses are accepted."""
 
 import dataclasses
 from typing import Any
@@ -13,12 +13,12 @@ from eagle_jax.drafters.base import CommittedRows, Drafter, View, Wrapper
 from eagle_jax.models.target import Target
 from eagle_jax.struct import pytree
 
-STRENGTH = 64.0  # guesses of a request at a knot that count for as much as all that was known before
+STRENGTH = 64.0  # number of a request's guesses at a knot that weighs as much as the prior
 
 
 @pytree
 class Counting:
-    """A drafter's state, and what became of the guesses of each request."""
+    """A drafter's state, and the counts of each request's guesses."""
 
     state: Any
     counts: Counts
@@ -26,12 +26,12 @@ class Counting:
 
 @pytree
 class Calibrated(Wrapper):
-    """Drafts as another drafter does, with paths compared by how likely they are to be accepted.
+    """Drafts with another drafter, and compares paths by their probability of being accepted.
 
-    What is known of the drafter is where each request begins; its own guesses then count for more and more.
+    A request starts with the prior; its own guesses gain weight as they are counted.
 
     Attributes:
-        greedy, sampled: probabilities at the knots (`decoding.calibration`), for the two ways to draw.
+        greedy, sampled: prior probabilities at the knots (`decoding.calibration`), at temperature 0 and above.
     """
 
     greedy: Float[Array, "d k"]
@@ -39,7 +39,7 @@ class Calibrated(Wrapper):
 
     @staticmethod
     def of(drafter: Drafter, prior: Prior | None = None) -> "Calibrated":
-        """Wraps a drafter. Without a prior the drafter's guesses are taken to be right as often as it says."""
+        """Wraps a drafter; without a prior its own probabilities are the prior."""
         prior_or_default = prior or AS_DRAFTED
         return Calibrated(drafter, jnp.asarray(prior_or_default.greedy), jnp.asarray(prior_or_default.sampled))
 

@@ -1,14 +1,14 @@
-"""DFlash drafting (arXiv:2602.06036): one forward pass over a block of mask tokens guesses all of it.
+"""DFlash drafting (arXiv:2602.06036): one forward pass over a block of mask tokens guesses the whole block.
 
-What the head knows of the text are features of the target (its taps), kept as keys and values. A slot of the block sees
-no token that was drafted before it, so all nodes of one depth get the same candidates, as with Medusa's heads: the tree
-grows from marginals. A chain of each slot's best token is the published DFlash; a head with causal attention and the
-dynamic tree is JetSpec (arXiv:2606.18394), which keeps the best nodes by the sum of log-probabilities on their path.
-With DSpark's Markov head (arXiv:2607.05147) or DFlash 2's selector a node's children depend on its token
-(`block_edges`); published are chains of these, too.
+The head sees the text as keys and values of the target's features (its taps). A slot of the block does not see the
+tokens drafted before it, so all nodes of one depth have the same candidates, as with Medusa's heads: the tree grows
+from marginals. A chain of each slot's best token is the published DFlash; a head with causal attention and the dynamic
+tree is JetSpec (arXiv:2606.18394), which keeps the best nodes by the sum of log-probabilities on their path. With
+DSpark's Markov head (arXiv:2607.05147) or DFlash 2's selector a node's children depend on its token (`block_edges`);
+both are published with chains.
 
 Cost of one step: keys and values of the accepted rows, and one pass of the head over the block with the output matrix,
-however deep the tree is. What depends on tokens costs small products for every level.
+for any depth of the tree. Markov head and selector add small products for every level.
 """
 
 from collections.abc import Callable
@@ -35,11 +35,10 @@ class DFlashDrafter(Drafter):
 
     Attributes:
         head: the head.
-        policy: which nodes to keep; no deeper than a block drafts. A tree that is less deep leaves the block's last
-            slots unread.
+        policy: which nodes to keep; at most as deep as a block. A shallower tree does not use the block's last slots.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
-        least_confidence: a path ends before the first node that the confidence head (DSpark) takes to be accepted with
-            a lower probability; None asks it nothing.
+        least_confidence: a path ends before the first node that the confidence head (DSpark) gives a lower probability
+            of acceptance; None does not use that head.
     """
 
     head: DFlash

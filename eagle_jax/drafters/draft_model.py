@@ -1,9 +1,9 @@
 """Drafting with a small model of the same vocabulary (Leviathan et al. 2023; Chen et al. 2023; SpS in Spec-Bench).
 
-A chain is the published method; with the dynamic tree it drafts as EAGLE-2 does, with a whole model for a head.
+The published method drafts a chain; with the dynamic tree it drafts as EAGLE-2, with a whole model as the head.
 
-Cost of one step: one pass of the small model over the accepted rows, and one for every level of the tree below the
-first; each with its output matrix. Its cache is as long as the target's, with the small model's layers.
+Cost of one step: one pass of the small model over the accepted rows, and one for every further level of the tree, each
+with its output matrix. Its cache is as long as the target's, with the small model's layers.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class DraftModelState:
     """The state of the small model.
 
     Attributes:
-        cache: its K/V. The root's is there too, after the committed tokens, and not counted.
+        cache: its K/V; those of the root are stored after the committed tokens and not counted in the length.
         hidden: its final hidden state at the root.
     """
 
@@ -43,7 +43,7 @@ class DraftModel(Drafter):
     """Drafts with a small model over the tree that `policy` grows.
 
     Attributes:
-        model: the small model; its token ids mean what the target's do.
+        model: the small model, with the token ids of the target.
         policy: which nodes to expand and which to keep.
         coupled: see `Eagle`.
     """
@@ -76,7 +76,7 @@ class DraftModel(Drafter):
         return DraftModelState(cache=self.model.empty_cache(batch, slots + 1), hidden=hidden)
 
     def observe(self, target: Target, state: DraftModelState, observed: CommittedRows) -> DraftModelState:
-        """Reads the rows and the token after them, the next root; its own row is read again with the next rows."""
+        """Processes the rows and the next root after them, which is processed again with the next rows."""
         tokens = jnp.concatenate([observed.tokens[:, :1], jnp.maximum(observed.following, 0)], axis=1)
         tokens = jnp.minimum(tokens, self.model.config.vocab_size - 1)
         steps, chain = causal(*tokens.shape)

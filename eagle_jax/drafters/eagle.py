@@ -1,4 +1,4 @@
-"""EAGLE drafting (Li et al. 2024, 2025): a small head guesses features, and an output matrix reads tokens off them.
+"""EAGLE drafting (Li et al. 2024, 2025): a small head predicts features, and an output matrix maps them to tokens.
 
 Cost of one step: one head pass over the accepted rows, then one per level of the tree; each also multiplies by the
 output matrix, the target's or a smaller one of its own. An EAGLE-1 head with the static tree is EAGLE-1, with the
@@ -27,11 +27,11 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class EagleState:
-    """The head's state after the true text.
+    """The head's state after the committed text.
 
     Attributes:
-        cache: the head's K/V of slots made of true features; draft rows never enter.
-        guess: the head's output at the last slot, which stands for the root's feature.
+        cache: the head's K/V over features of the target; draft rows are never written.
+        guess: the head's output at the last position, its prediction of the root's feature.
     """
 
     cache: Cache
@@ -40,15 +40,15 @@ class EagleState:
 
 @dataclasses.dataclass(frozen=True)
 class EagleDrafter(Drafter):
-    """What drafters share whose head reads features of the text, over the tree that `policy` grows.
+    """Base of drafters whose head reads features of the text and drafts the tree of `policy`.
 
-    The tree grows in the head's vocabulary: scores, and the noise they are coupled to, are those of its tokens alone.
+    The tree grows in the head's vocabulary: scores and noise are those of its tokens alone.
 
     Attributes:
         head: an EAGLE-1/2, EAGLE-3 or P-EAGLE head.
         policy: which nodes to expand and which to keep.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with (common random
-            numbers). Off only to measure what it buys.
+            numbers). Off only to measure its effect.
     """
 
     head: DraftHead
@@ -74,10 +74,10 @@ class EagleDrafter(Drafter):
         )
 
     def observe(self, target: Target, state: EagleState, observed: CommittedRows) -> EagleState:
-        """Feeds slots of true features: slot i has the feature of row i and the embedding of the token after it.
+        """Feeds features of the target: input i is the feature of row i and the embedding of the token after it.
 
-        Of a chunk of the text only keys and values are needed: the last layer's attention and MLP are not computed.
-        Many rows, read after a pause, are a chunk and the last row.
+        A prefill chunk needs only keys and values: the last layer's attention and MLP are not computed. Many rows after
+        a pause are split into a chunk and the last row.
         """
         if observed.checked is None and not observed.is_prefill_chunk and observed.following.shape[1] > 1:
             chunk, last = observed.split_last()
@@ -91,7 +91,7 @@ class EagleDrafter(Drafter):
                 kv, guess = self.head.keys_and_values(*slots), state.guess
             else:
                 out, kv = self.head.forward(*slots)
-                # keys and values do not hang on what attention reads of the cache; written sooner they cost a copy
+                # keys and values do not depend on the attention; writing them before it reads costs a copy of the cache
                 out, kv = jax.lax.optimization_barrier((out, kv))
                 guess = observed.last(out, state.guess)
         return EagleState(cache=state.cache.write(kv, observed.start, state.cache.length + observed.count), guess=guess)
@@ -99,13 +99,13 @@ class EagleDrafter(Drafter):
 
 @pytree
 class Eagle(EagleDrafter):
-    """Drafts level by level, each reading what the head made of the level above."""
+    """Drafts level by level; each level reads the head's output at the level above."""
 
     def __post_init__(self):
         super().__post_init__()
         if self.head.num_drafted is not None:
             raise ValueError(
-                "a P-EAGLE head, which never learnt to read its own output; draft with PEagle, in one pass"
+                "a P-EAGLE head, which was not trained to read its own output; draft with PEagle, in one pass"
             )
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:
@@ -121,7 +121,7 @@ class Eagle(EagleDrafter):
         def extend(
             branches: Branches, level: int, tokens: Int[Array, "b f"], parent_row: Int[Array, "b f"]
         ) -> tuple[Scores, Branches]:
-            # a slot is made of its parent's guessed feature and the guessed token below it, and stands at the parent's
+            # an input is the parent's predicted feature and the token drafted below it, at the parent's position
             ids = self.head.target_ids(tokens)
             branches, logits = branches.grow(run, view.length + level - 1, ids, parent_row)
             return scores(logits, level), branches

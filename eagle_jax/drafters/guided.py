@@ -1,4 +1,4 @@
-"""Trees without guesses that structured output does not allow."""
+"""Grows trees of tokens that structured output allows."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def grow(
     drafted_part: Callable[[Array], Array] = lambda values: values,
     target_ids: Callable[[Array], Array] = lambda tokens: tokens,
 ) -> Tree:
-    """Runs `policy.grow` below the roots, with scores only of the tokens that each row's automaton allows there.
+    """Runs `policy.grow` with scores of only the tokens that each row's automaton allows.
 
     Args:
         drafted_part: picks the drafted tokens' values from values over the target's vocabulary.
@@ -37,10 +37,10 @@ def grow(
     def masked(scores: Scores | Float[Array, "b n v"], states: Int[Array, "b n"]) -> Scores | Float[Array, "b n v"]:
         def of_allowed() -> Float[Array, "b n v"]:
             bans, logits = drafted_part(automata.bans(states)), _logits(scores)
-            # nan: a row without any possible guess that is allowed has no distribution, and the tree ends there
+            # nan: without an allowed candidate there is no distribution, and the tree ends there
             return jnp.where(any_allowed(jnp.where(logits > -jnp.inf, bans, FORBIDDEN)), logits + bans, jnp.nan)
 
-        # the same program serves batches with penalties alone, which pay nothing for this
+        # batches with penalties alone use the same program, and skip this
         logits = automata.where_used(of_allowed, lambda: _logits(scores))
         return Scores(logits) if isinstance(scores, Scores) else jax.nn.log_softmax(logits)
 
@@ -63,11 +63,11 @@ def grow_by_depth(
     drafted_part: Callable[[Array], Array] = lambda values: values,
     target_ids: Callable[[Array], Array] = lambda tokens: tokens,
 ) -> Tree:
-    """Runs `grow` where the scores below a node depend on its depth alone, as those of independent heads do.
+    """Runs `grow` for scores that depend only on the depth of a node, as those of independent heads.
 
-    The best tokens of each depth are found once, and the tree grows over their ranks, not for each node over the whole
-    vocabulary. An automaton forbids tokens by the node, though: then each row of a frontier has scores of all tokens,
-    and a beam that is wide for the sake of exactness is narrowed.
+    The best tokens of each depth are found once, and the tree grows over their ranks instead of the whole vocabulary.
+    With an automaton bans depend on the node: each row of a frontier has scores of all tokens, and a wide beam is
+    narrowed.
 
     Args:
         scores: `scores(depth)`, `[b 1 v]`, of the tokens below nodes at `depth`; the policy is at least one deep.
@@ -84,8 +84,7 @@ def grow_by_depth(
         return grow(policy.narrowed, view, scores(0)[:, 0], of_tokens, None, **names)
 
     by_depth = [scores(depth) for depth in range(policy.depth)]
-    together = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1))
-    best, tokens = together.best(policy.max_children)
+    best, tokens = Scores(jnp.concatenate([each.logits for each in by_depth], axis=1)).best(policy.max_children)
 
     def of_ranks(
         carry: None, level: int, ranks: Int[Array, "b f"], parent_row: Int[Array, "b f"]
@@ -96,14 +95,14 @@ def grow_by_depth(
 
 
 def ranks_to_tokens(tree: Tree, tokens: Int[Array, "b p c"]) -> Tree:
-    """Replaces the ranks in a tree by the tokens that have them at each depth below the root."""
+    """Replaces ranks in a tree by the tokens of these ranks at each depth."""
     place = jnp.maximum(depth_below(tree.ancestors) - 1, 0) * tokens.shape[2] + tree.tokens
     guesses = jnp.take_along_axis(tokens.reshape(len(tokens), -1), place[:, 1:], axis=1)
     return dataclasses.replace(tree, tokens=jnp.concatenate([tree.tokens[:, :1], guesses], axis=1))
 
 
 def in_target_ids(tree: Tree, root: Int[Array, "b"], target_ids: Callable[[Array], Array]) -> Tree:
-    """Replaces the draft ids in a tree by the target's; the root has one already."""
+    """Replaces draft ids in a tree by target ids; the root is a target id already."""
     return dataclasses.replace(tree, tokens=jnp.concatenate([root[:, None], target_ids(tree.tokens[:, 1:])], axis=1))
 
 

@@ -1,9 +1,9 @@
 """Two drafters, one tree: retrieved branches next to those of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
 
-A head guesses what is likely, retrieval what was written before. Both are checked by the same pass, so neither has to
-be chosen, and what both guess is checked once.
+A head guesses likely tokens, retrieval repeats earlier text. One forward pass verifies both, so there is no choice to
+make, and a node that both guess is verified once.
 
-Cost of one step: both drafters', and a comparison of all nodes of one tree with all of the other.
+Cost of one step: that of both drafters, and a comparison of all nodes of one tree with all nodes of the other.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from eagle_jax.struct import pytree
 
 @pytree
 class HybridState:
-    """Both drafters' states, and what the second proposed last.
+    """Both drafters' states, and the last tree of the second drafter.
 
     Attributes:
-        tokens, parent, valid: the second's tree.
-        place: where its nodes are in the tree of both.
+        tokens, parent, valid: the second drafter's tree.
+        place: index of its nodes in the grafted tree.
     """
 
     first: Any
@@ -40,7 +40,7 @@ class HybridState:
 
 @pytree
 class Hybrid(Drafter):
-    """The first drafter's tree with the second's grafted on. Each learns from its own tree alone.
+    """Drafts the first drafter's tree with the second's grafted on. Each observes its own tree alone.
 
     Attributes:
         first, second: any drafters.
@@ -63,14 +63,14 @@ class Hybrid(Drafter):
         return self.first.reads_logits or self.second.reads_logits
 
     def init(self, target: Target, batch: int, slots: int) -> HybridState:
-        nothing = jnp.zeros((batch, self.second.shape.nodes), jnp.int32)
+        zeros = jnp.zeros((batch, self.second.shape.nodes), jnp.int32)
         return HybridState(
             first=self.first.init(target, batch, slots),
             second=self.second.init(target, batch, slots),
-            tokens=nothing,
-            parent=nothing - 1,
-            valid=nothing > 0,
-            place=nothing,
+            tokens=zeros,
+            parent=zeros - 1,
+            valid=zeros > 0,
+            place=zeros,
         )
 
     def observe(self, target: Target, state: HybridState, observed: CommittedRows) -> HybridState:
@@ -91,7 +91,7 @@ class Hybrid(Drafter):
         return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
 
     def _first_part(self, checked: Verification) -> Verification:
-        """Returns the verification of the first drafter's tree, which the other's nodes follow."""
+        """Returns the verification of the first drafter's tree, the leading nodes of the grafted tree."""
         nodes, tree = self.first.shape.nodes, checked.tree
         first_tree = Tree(
             tokens=tree.tokens[:, :nodes],
@@ -103,10 +103,10 @@ class Hybrid(Drafter):
 
 
 def _second_part(checked: Verification, state: HybridState) -> Verification:
-    """Returns the verification of the second drafter's tree, wherever its nodes went."""
-    was_read = jnp.take_along_axis(checked.tree.valid, state.place, axis=1)
+    """Returns the verification of the second drafter's tree, gathered from the grafted tree."""
+    is_verified = jnp.take_along_axis(checked.tree.valid, state.place, axis=1)
     return Verification(
-        tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid & was_read),
+        tree=Tree(tokens=state.tokens, parent=state.parent, valid=state.valid & is_verified),
         logits=jnp.take_along_axis(checked.logits, state.place[:, :, None], axis=1),
         draws=jnp.take_along_axis(checked.draws, state.place, axis=1),
     )

@@ -1,11 +1,11 @@
-"""Hydra drafting (Ankner et al. 2024, arXiv:2402.05109): Medusa's heads, each reading what was drafted above its token.
+"""Hydra drafting (Ankner et al. 2024, arXiv:2402.05109): Medusa's heads, which also read drafted tokens on the path.
 
-Head k reads the target's final hidden state before the root, then the embeddings of the root and of the k drafted
-tokens on the way down, side by side. Hydra++ has a decoder layer over the text's hidden states, whose output takes the
-hidden state's place; the layer keeps a cache of the true text and never sees a drafted token.
+Head k reads the concatenation of the target's final hidden state before the root and the embeddings of the root and of
+the k drafted tokens on the path. Hydra++ has a decoder layer over the hidden states of the text, whose output replaces
+the hidden state; its cache has committed text alone.
 
-Cost of one step: a frontier of rows through each head that the tree is deep, with an output matrix each; with Hydra++
-also one pass of its layer over the accepted rows.
+Cost of one step: a frontier of rows through one head per level, each with an output matrix; with Hydra++ also one pass
+of its layer over the accepted rows.
 """
 
 import jax
@@ -27,11 +27,11 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class HydraState:
-    """The heads' state after the true text.
+    """The heads' state after the committed text.
 
     Attributes:
-        cache: K/V of the layer before the heads; holds nothing where there is none.
-        text: what the heads read of the text up to the last token before the root.
+        cache: K/V of Hydra++'s layer; empty without one.
+        text: the heads' input at the last token before the root.
     """
 
     cache: Cache
@@ -44,7 +44,7 @@ class HydraDrafter(Drafter):
 
     Attributes:
         head: the heads.
-        policy: which nodes to expand and which to keep; no deeper than there are heads.
+        policy: which nodes to expand and which to keep; at most as deep as the number of heads.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
     """
 

@@ -1,4 +1,4 @@
-"""Lookahead decoding (Fu et al. 2024, arXiv:2402.02057): the target makes its own guesses while it checks old ones.
+"""Lookahead decoding (Fu et al. 2024, arXiv:2402.02057): the target makes new guesses while it verifies old ones.
 
 A window of `window` columns and `ngram - 1` rows slides ahead of the text. Row 0 guesses the tokens right below the
 root, and every row below it is one Jacobi iteration newer and one position later, so that a column read downwards is an
@@ -15,8 +15,8 @@ The window is part of the tree, so one target pass both advances it and checks t
 indexed by their first token; those that begin with the root are the guesses. Nothing is trained. At temperature > 0 the
 iteration runs with the noise of its positions, and its fixed point is the very text that will be drawn.
 
-Cost of one step: (window + guesses) x (ngram - 1) nodes in the target's pass, most of which can never be accepted: it
-pays only where rows are nearly free. The pool holds vocabulary x guesses x (ngram - 1) tokens for every row of a batch.
+Cost of one step: (window + guesses) x (ngram - 1) nodes in the target's pass, most of which cannot be accepted: it
+pays only if rows are nearly free. The pool holds vocabulary x guesses x (ngram - 1) tokens for every row of a batch.
 """
 
 import jax
@@ -37,8 +37,8 @@ class LookaheadState:
 
     Attributes:
         window: the guesses ahead of the text, row by row.
-        pool: what followed each token in the n-grams it began; -1 where there is none.
-        written: how many n-grams each token has had; the oldest is overwritten.
+        pool: the tokens after each token in its n-grams; -1 for none.
+        written: number of n-grams written for each token; the oldest is overwritten.
     """
 
     window: Int[Array, "b c w"]
@@ -93,10 +93,10 @@ class Lookahead(Drafter):
             return self._iterate(state, observed.checked, observed.count)
 
     def _read(self, state: LookaheadState, observed: CommittedRows) -> LookaheadState:
-        """Adds the n-grams of a stretch of text, but not those that go on in the next stretch.
+        """Adds the n-grams within a chunk of text; those that cross chunks are skipped.
 
-        The window is first filled with tokens picked all over the prompt (every 7th, wrapping around), so that it does
-        not start with one repeated token. A stretch of one token, such as the last one of a prompt, leaves it as it is.
+        The window is initialized with tokens from all over the prompt (every 7th, wrapping around), so that it does not
+        start with one repeated token. A chunk of one token, such as the last of a prompt, does not change the window.
         """
         batch, rows = observed.tokens.shape
         index = jnp.arange(rows, dtype=jnp.int32)[None]
@@ -108,17 +108,15 @@ class Lookahead(Drafter):
             ngrams.reshape(batch, rows, self.rows),
             index + self.rows <= observed.count[:, None],
         )
-        spread = (
-            jnp.arange(self.rows * self.window, dtype=jnp.int32)[None] * 7 % jnp.maximum(observed.count, 1)[:, None]
-        )
-        window = jnp.take_along_axis(observed.tokens, spread, axis=1).reshape(state.window.shape)
+        picks = jnp.arange(self.rows * self.window, dtype=jnp.int32)[None] * 7 % jnp.maximum(observed.count, 1)[:, None]
+        window = jnp.take_along_axis(observed.tokens, picks, axis=1).reshape(state.window.shape)
         fills_window = (observed.count > 1)[:, None, None]
         return LookaheadState(
             window=jnp.where(fills_window, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written
         )
 
     def _iterate(self, state: LookaheadState, checked: Verification, count: Int[Array, "b"]) -> LookaheadState:
-        """Appends the target's draw below every column and collects the n-grams; the oldest row is dropped."""
+        """Appends the target's draw to every column, collects the n-grams, and drops the oldest row."""
         first = 1 + self.window * (self.rows - 1)  # the nodes of the last row
         drawn = checked.draws[:, first : first + self.window]
         columns = jnp.concatenate([state.window, drawn[:, None]], axis=1)
@@ -139,8 +137,10 @@ class Lookahead(Drafter):
 
     def _window(self, root: Int[Array, "b"], window: Int[Array, "b c w"]) -> Tree:
         batch, rows, columns = window.shape
-        chain = jnp.arange(columns, dtype=jnp.int32)  # row 0: each below the one before, the first below the root
-        below = jnp.arange(1, 1 + (rows - 1) * columns, dtype=jnp.int32)  # the others below the row before
+        chain = jnp.arange(columns, dtype=jnp.int32)  # row 0: a chain below the root
+        below = jnp.arange(
+            1, 1 + (rows - 1) * columns, dtype=jnp.int32
+        )  # other rows: each node below its column in the row before
         parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), chain, below])
         nodes = parent.shape[0]
         return Tree(
@@ -159,18 +159,18 @@ def _remember(
     earlier = jnp.tril(jnp.ones((keys.shape[1],) * 2, bool), -1)[None]
     same_key = keys[:, :, None] == keys[:, None, :]
     same = same_key & jnp.all(ngrams[:, :, None] == ngrams[:, None, :], axis=3)
-    # new: valid, not in the pool, and unlike the new ones before it
+    # new: valid, not in the pool, and not equal to an earlier new one
     stored = jnp.take_along_axis(state.pool, keys[:, :, None, None], axis=1)
     new = is_valid & ~jnp.any(jnp.all(stored == ngrams[:, :, None], axis=3), axis=2)
     new &= ~jnp.any(same & earlier & new[:, None, :], axis=2)
 
-    # the places of a key are a ring: new n-grams take the next ones in turn
+    # the entries of a key are a ring buffer: new n-grams take the next ones in turn
     others = same_key & new[:, None, :]
     num_earlier = jnp.sum(others & earlier, axis=2, dtype=jnp.int32)
     num_later = jnp.sum(others & earlier.swapaxes(1, 2), axis=2, dtype=jnp.int32)
     slot = (jnp.take_along_axis(state.written, keys, axis=1) + num_earlier) % guesses
-    # an n-gram that later ones of this call would overwrite gets an index out of range, which the scatter drops: two
-    # writes to one place have no defined order
+    # an n-gram that later ones of this call would overwrite gets an index out of range, which the scatter drops: the
+    # order of two writes to one entry is undefined
     at = jnp.where(new & (num_later < guesses), keys, state.pool.shape[1])
 
     def put(pool: Array, at: Array, slot: Array, rows: Array) -> Array:

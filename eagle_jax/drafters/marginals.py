@@ -1,4 +1,4 @@
-"""Trees of heads that draft all depths at once: no guess knows the one above it."""
+"""Trees of heads that draft all depths at once: a guess does not depend on its parent."""
 
 import jax
 from jaxtyping import Array, Float
@@ -15,10 +15,10 @@ from eagle_jax.models.any_head import AnyHead
 def grow(
     head: AnyHead, policy: TreePolicy, view: View, logits: Float[Array, "b p d"], mode: Sampling, coupled: bool
 ) -> Tree:
-    """Returns the tree in which all nodes of one depth have the same candidates.
+    """Grows a tree in which all nodes of one depth have the same candidates.
 
     Args:
-        head: whose draft vocabulary `logits` are of.
+        head: the head, whose draft vocabulary `logits` have.
         logits: logits of the tokens at depths 1 to p, the policy's depth.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
     """

@@ -4,7 +4,7 @@ Every head reads the target's final hidden state before the root and nothing els
 same candidates, regardless of what was drafted above them. Published Medusa accepts by a threshold (typical
 acceptance), which changes the distribution at temperature > 0; here the target draws, as for every drafter.
 
-Cost of one step: one row through each head that the tree is deep, with an output matrix each; no cache and no layer.
+Cost of one step: one row through one head per level, each with an output matrix; no cache and no layer.
 """
 
 import jax
@@ -26,7 +26,7 @@ def _published_tree() -> StaticTree:
     children = {"": 10, "0": 10, "1": 7, "2": 3, "3": 2, **dict.fromkeys("456789", 1)}
     children |= {"00": 10, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1, "10": 2, "20": 1, "000": 2}
     paths = [""]
-    for path in paths:  # which grows on the way, level by level
+    for path in paths:  # grows while it is iterated, level by level
         paths += [f"{path}{rank}" for rank in range(children.get(path, 0))]
     return StaticTree((-1, *(paths.index(path[:-1]) for path in paths[1:])))
 
@@ -37,7 +37,7 @@ MEDUSA_TREE = _published_tree()
 
 @pytree
 class MedusaState:
-    """The target's final hidden state at the last true token before the root."""
+    """The target's final hidden state at the last token before the root."""
 
     hidden: Float[Array, "b h"]
 
@@ -48,7 +48,7 @@ class MedusaDrafter(Drafter):
 
     Attributes:
         head: the heads.
-        policy: which nodes to expand and which to keep; no deeper than there are heads.
+        policy: which nodes to expand and which to keep; at most as deep as the number of heads.
         coupled: at temperature > 0, rank guesses with the noise that the target will draw with.
     """
 

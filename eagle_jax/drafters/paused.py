@@ -1,7 +1,7 @@
-"""Plain decoding that keeps a drafter ready: it reads the text later, many rows at a time.
+"""Plain decoding with a drafter that can resume: it processes the text later, many rows at a time.
 
-A pass of the head for every step of plain decoding would cost several per cent of it. `Paused` keeps the rows of up to
-`room` steps, and `loop.catch_up` reads them together: when there is no room for more, and before `Ready` drafts.
+A pass of the head in every step of plain decoding would cost several per cent. `Paused` stores the rows of up to `room`
+steps, and `loop.catch_up` processes them together: when the store is full, and before `Ready` drafts.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class Unread:
-    """A drafter's state, and the rows that it has yet to read (w at most).
+    """A drafter's state, and the rows that it has not processed yet (at most w).
 
     Attributes:
         state: the drafter's state before these rows.
@@ -40,10 +40,10 @@ class Unread:
 
 @pytree
 class Ready(Wrapper):
-    """Drafts as another drafter does, with room for what `Paused` leaves unread, which `catch_up` has to read first.
+    """Drafts with another drafter. Its state has room for the rows of `Paused`, which `catch_up` must process first.
 
     Attributes:
-        room: rows that may wait to be read.
+        room: maximum number of unread rows.
     """
 
     room: int = static()
@@ -52,7 +52,7 @@ class Ready(Wrapper):
         none = jnp.zeros((batch, self.room), jnp.int32)
         rows = jnp.zeros((*none.shape, target.config.hidden_size), target.activations)
         state = self.drafter.init(target, batch, slots)
-        # arrays of their own: a buffer can be donated only once
+        # separate arrays: a buffer can be donated only once
         taps = tuple(jnp.zeros_like(rows) for _ in self.taps)
         return Unread(state, none[:, 0], jnp.zeros(batch, jnp.int32), none, jnp.zeros_like(none), rows, taps)
 
@@ -66,7 +66,7 @@ class Ready(Wrapper):
 
 @pytree
 class Paused(Ready):
-    """Proposes nothing, and keeps the rows of the steps, for `room` steps at most."""
+    """Proposes the root alone, and stores the rows of at most `room` steps."""
 
     @property
     def shape(self) -> TreeShape:
@@ -81,7 +81,7 @@ class Paused(Ready):
             return super().observe(target, state, observed)
 
         def appended(rows: Array, row: Array) -> Array:
-            return append(rows, row, state.count)  # what a row that is done writes is not counted
+            return append(rows, row, state.count)  # rows that are done write too, but do not count
 
         return Unread(
             state=state.state,

@@ -15,7 +15,7 @@ from eagle_jax.struct import pytree, static
 
 @pytree
 class Drafted:
-    """A drafter's state, and the tree that it drafted last."""
+    """A drafter's state, and its last tree."""
 
     state: Any
     tree: Tree
@@ -23,8 +23,8 @@ class Drafted:
 
 @pytree
 class DraftOnly(Wrapper):
-    """Measures the cost of drafting alone: drafts as another drafter does and proposes the root alone, so the loop
-    decodes plainly. Its state has the tree that would have been verified.
+    """Measures the cost of drafting alone: drafts with another drafter but proposes the root alone, so the loop decodes
+    plainly. Its state has the drafted tree.
     """
 
     budget = None
@@ -51,8 +51,8 @@ class DraftOnly(Wrapper):
 
 @pytree
 class VerifyOnly(Drafter):
-    """Measures the cost of verification alone: proposes a constant tree of the same token everywhere, a chain and the
-    rest of its nodes below the root.
+    """Measures the cost of verification alone: proposes a constant tree of one token, a chain and further children of
+    the root.
 
     Attributes:
         size: nodes and depth of the tree.
@@ -82,7 +82,7 @@ class VerifyOnly(Drafter):
 
 
 def _as_if_checked(tree: Tree, checked: Verification) -> Verification:
-    """Returns the drafted tree, with what the target made of its root at every node."""
+    """Returns a verification of the drafted tree, with the target's outputs at the root for every node."""
     nodes = tree.tokens.shape[1]
     logits, draws = (jnp.repeat(rows, nodes, axis=1) for rows in (checked.logits, checked.draws))
     return Verification(tree=tree, logits=logits, draws=draws)

@@ -1,8 +1,8 @@
-"""Token Recycling (Luo et al. 2024, arXiv:2408.08696): after every token, the best candidates the target last gave it.
+"""Token Recycling (Luo et al. 2024, arXiv:2408.08696): candidates after a token are those of its last occurrence.
 
-A table holds, for each token, the `width` likeliest next tokens that the target named the last time it read that token,
-in any context, rejected branches included. The tree reads the table level by level. Nothing is trained; the prompt
-fills in the pairs that it contains.
+A table has for each token the `width` likeliest next tokens that the target computed at its last occurrence, in any
+context, rejected branches included. The tree reads the table level by level. Nothing is trained; the prompt adds the
+pairs that it contains.
 
 Cost of one step: a few gathers, and a top-k over the vocabulary at every node of the checked tree. The table holds
 vocabulary x width numbers twice, for every row of a batch.
@@ -21,9 +21,9 @@ from eagle_jax.models.target import Target
 from eagle_jax.sharding import by_row
 from eagle_jax.struct import pytree, static
 
-# How often the candidate of each rank is the one, roughly: the default trees are the likeliest nodes under it.
+# Approximate acceptance rate of each rank: the default trees are the likeliest nodes under it.
 RANKS = (0.5, 0.15, 0.09, 0.06, 0.04, 0.03, 0.02, 0.02)
-# Score of a pair that was only read, compared with log-probabilities of the target's tokens.
+# Score of a pair from the prompt, compared with log-probabilities of the target's tokens.
 READ = 0.0
 
 
@@ -32,8 +32,8 @@ class Table:
     """Candidates after every token of the vocabulary (w of them).
 
     Attributes:
-        tokens: the candidates; -1 where there is none.
-        scores: their log-probabilities when they were candidates.
+        tokens: the candidates; -1 for none.
+        scores: their log-probabilities when they were written.
     """
 
     tokens: Int[Array, "b v w"]
@@ -46,7 +46,7 @@ class Table:
         scores: Float[Array, "b r w"],
         counts: Bool[Array, "b r"],
     ) -> "Table":
-        """Writes new candidates after `keys`; of rows with the same key the last that counts is kept."""
+        """Writes new candidates after `keys`; of rows with the same key the last one in `counts` is written."""
         later = jnp.triu(jnp.ones((keys.shape[1],) * 2, bool), 1)[None]
         again = jnp.any((keys[:, :, None] == keys[:, None, :]) & counts[:, None, :] & later, axis=2)
         at = jnp.where(counts & ~again, keys, self.tokens.shape[1])  # out of range: dropped
@@ -59,7 +59,7 @@ class Table:
 
 @pytree
 class TokenRecycling(Drafter):
-    """Drafts what the table says, over a tree of fixed shape: the i-th child of a node is its i-th candidate.
+    """Drafts candidates of the table in a tree of fixed shape: the i-th child of a node is its i-th candidate.
 
     Attributes:
         policy: the tree; no node has more children than the table is wide.
@@ -74,10 +74,10 @@ class TokenRecycling(Drafter):
     taps = ()
 
     def __post_init__(self):
-        most = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
-        if most > self.width:
+        max_children = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
+        if max_children > self.width:
             raise ValueError(
-                f"a tree in which a node has {most} children, for a table of {self.width} candidates a token; "
+                f"a tree in which a node has {max_children} children, for a table of {self.width} candidates a token; "
                 "choose a narrower tree or a wider table"
             )
 
@@ -102,19 +102,19 @@ class TokenRecycling(Drafter):
             return self._learn(state, observed.checked, active)
 
     def _read(self, table: Table, observed: CommittedRows) -> Table:
-        """Adds the pairs of a text: what follows each token is put before its earlier candidates."""
+        """Adds the pairs of a text: the token after each token is put before its earlier candidates."""
         rows = observed.following.shape[1]
         keys, following = jnp.maximum(observed.tokens, 0), observed.following
         counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
         stored, scores = _after(table, keys)
         is_same = stored == following[:, :, None]
-        scores = jnp.where(is_same, -jnp.inf, scores)  # once is enough
+        scores = jnp.where(is_same, -jnp.inf, scores)  # removes the duplicate
         tokens = jnp.concatenate([following[:, :, None], stored[:, :, :-1]], axis=2)
         scores = jnp.concatenate([jnp.full_like(scores[:, :, :1], READ), scores[:, :, :-1]], axis=2)
         return table.write(keys, tokens, scores, counts)
 
     def _learn(self, table: Table, checked: Verification, active: Bool[Array, "b"]) -> Table:
-        """Adds the target's best tokens at every node of a tree."""
+        """Writes the target's best tokens at every node of a tree."""
         scores, tokens = Scores(checked.logits).best(table.tokens.shape[2])
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
 
@@ -132,7 +132,7 @@ class TokenRecycling(Drafter):
     def _coupled(
         self, tokens: Int[Array, "b f w"], scores: Float[Array, "b f w"], view: View, depth: int
     ) -> Float[Array, "b f w"]:
-        """Scores / T + noise where rows are sampled: the target will draw what is largest in its own."""
+        """Returns scores / T + noise in sampled rows, since the target draws the largest of its own sum."""
         noise = view.noise_at(depth)
         if noise is None or not self.coupled:
             return scores

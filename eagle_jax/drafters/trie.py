@@ -1,4 +1,4 @@
-"""Lines of text that begin alike, as one tree; and two trees as one."""
+"""Merges lines of text with common prefixes into a tree, and two trees into one."""
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,12 @@ from eagle_jax.struct import pytree
 class Trie:
     """A node for every token of `s` lines of `d` tokens, depth by depth: node `i * s + j` is token i of line j.
 
-    Of nodes that are the same, the one of the first line stands for all.
+    Equal nodes are represented by the node of the first line.
 
     Attributes:
         tokens: token of each node.
         parents: its parent, -1 for the root.
-        lines: how many lines go through it; 0 for nodes that another one stands for, or that no line has.
+        lines: number of lines through the node; 0 if another node represents it, or no line has it.
     """
 
     tokens: Int[Array, "b c"]
@@ -26,7 +26,7 @@ class Trie:
 
     @staticmethod
     def of(lines: Int[Array, "b s d"], valid: Bool[Array, "b s d"]) -> "Trie":
-        """Lines end at their first token that is not valid."""
+        """Builds the trie of lines, each up to its first invalid token."""
         batch, count, length = lines.shape
         going_on = jnp.cumprod(valid, axis=2).astype(bool)
         equal = (lines[:, :, None] == lines[:, None]) & going_on[:, :, None] & going_on[:, None]
@@ -40,7 +40,7 @@ class Trie:
         def by_depth(values: Int[Array, "b s d"]) -> Int[Array, "b c"]:
             return values.swapaxes(1, 2).reshape(batch, -1)
 
-        # below the end of a line nothing is alike, so `first` is out of range there: those nodes hang at the root
+        # after the end of a line no prefix is equal, and `first` is out of range: those nodes hang below the root
         return Trie(
             tokens=by_depth(lines),
             parents=jnp.where(by_depth(through) > 0, by_depth(parents), -1),
@@ -59,10 +59,9 @@ class Trie:
 
 
 def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
-    """Returns `tree`, followed by the nodes of `other` below the root, and where each node of `other` is in it. Those
-    that `tree` has already are invalid.
+    """Returns `tree` with the nodes of `other` appended, and the index of each node of `other` in the result.
 
-    What hangs below a node that both have hangs below `tree`'s:
+    Appended nodes that `tree` has already are invalid, and their children are below `tree`'s node:
 
         tree      other       grafted
 
@@ -76,7 +75,7 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
     height = nodes - 1 if other.height is None else other.height
     appended = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None] + (size - 1), (batch, nodes))
     place, is_shared = appended.at[:, 0].set(0), jnp.zeros((batch, nodes), bool)
-    for _ in range(height):  # after round d the nodes of depth d are in place
+    for _ in range(height):  # after d iterations the nodes of depth d are final
         parent = jnp.take_along_axis(place, jnp.maximum(other.parent, 0), axis=1)
         same = _same(tree, other, parent)
         is_shared = jnp.any(same, axis=2)
@@ -94,7 +93,7 @@ def graft(tree: Tree, other: Tree) -> tuple[Tree, Int[Array, "b m"]]:
 
 
 def _same(tree: Tree, other: Tree, parent: Int[Array, "b m"]) -> Bool[Array, "b m n"]:
-    """Returns which node of `tree` each node of `other` is, given where the parents of `other`'s nodes are."""
+    """Returns which node of `tree` equals each node of `other`, given the indices of the latter's parents."""
     below = tree.parent[:, None, :] == parent[:, :, None]
     tokens = tree.tokens[:, None, :] == other.tokens[:, :, None]
     return below & tokens & (tree.valid[:, None, :] & other.valid[:, :, None])

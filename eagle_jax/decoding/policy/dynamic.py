@@ -84,7 +84,7 @@ class DynamicTree(TreePolicy):
 
     @staticmethod
     def chain(nodes: int, min_probability: float = 0.0) -> "DynamicTree":
-        """Makes the policy that drafts a chain of the best tokens: `nodes` at most, root included."""
+        """Returns the policy that drafts a chain of the best tokens, of at most `nodes` nodes, root included."""
         return DynamicTree(nodes, nodes - 2, 1, min_probability=min_probability)
 
     @property
@@ -93,7 +93,7 @@ class DynamicTree(TreePolicy):
 
     @property
     def narrowed(self) -> "DynamicTree":
-        """This policy with EAGLE-2's beam in place of a wider one, if that still yields candidates for all nodes."""
+        """The policy with EAGLE-2's beam if this one is wider and the narrower beam has enough candidates."""
         if (
             self.beam is None
             or self.beam <= self.top_k
@@ -111,7 +111,7 @@ class DynamicTree(TreePolicy):
         calibration: Calibration | None = None,
     ) -> Tree:
         batch, k = len(root_tokens), self.top_k
-        child_log_prob, token = best(first_scores, k)  # the frontier, cut to the beam below
+        child_log_prob, token = best(first_scores, k)  # the frontier, cut to the beam in the loop
         score = self._likely_enough(calibrated(child_log_prob, 0, calibration))
         index = jnp.broadcast_to(jnp.arange(k, dtype=jnp.int32), (batch, k))  # its candidate numbers
         candidates: list[tuple[Array, ...]] = [(score, token, jnp.full_like(index, -1), child_log_prob)]
@@ -147,7 +147,7 @@ class DynamicTree(TreePolicy):
         return keep_best(self, root_tokens, *parts, best_first=self.best_first)
 
     def _likely_enough(self, scores: Float[Array, "b *nodes"]) -> Float[Array, "b *nodes"]:
-        """Returns the scores of paths, -inf of those that are left out."""
+        """Replaces scores below `min_probability` with -inf."""
         return jnp.where(scores >= math.log(self.min_probability), scores, -jnp.inf) if self.min_probability else scores
 
     def _min_expanded(self, level: int) -> float:
@@ -155,22 +155,20 @@ class DynamicTree(TreePolicy):
         return math.log(self.min_probability) * level / (level + 1)
 
     def _if_any_expands(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
-        """Runs `extend` below a frontier; returns zeros without running it where no path has a score. The carry becomes
-        zeros as well: no later level expands either.
-        """
+        """Runs `extend` below a frontier; returns zeros if no path has a score, since no later level expands either."""
         if not self.min_probability:
             return extend()
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))
-        return lax.cond(jnp.any(scores > -jnp.inf), extend, lambda: nothing)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))
+        return lax.cond(jnp.any(scores > -jnp.inf), extend, lambda: zeros)
 
 
 def num_candidates(depth_steps: int, top_k: int, beam: int | None = None) -> int:
-    """Returns the number of nodes, the root not included, of the largest tree of that depth and width."""
+    """Returns the number of nodes, without the root, of the largest tree of this depth and width."""
     return top_k * (1 + sum(_frontiers(depth_steps, top_k, beam)))
 
 
 def _frontiers(depth_steps: int, top_k: int, beam: int | None) -> tuple[int, ...]:
-    """Returns the number of rows of each frontier: as many of the level's candidates as a beam lets through."""
+    """Returns the number of rows of each frontier: the level's candidates, at most a beam."""
     sizes, candidates = [], top_k
     for _ in range(depth_steps):
         sizes.append(min(top_k if beam is None else beam, candidates))

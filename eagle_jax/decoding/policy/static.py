@@ -1,4 +1,4 @@
-"""Trees whose shape is given beforehand: EAGLE-1's tree, chains, plain decoding."""
+"""Trees of a fixed shape: EAGLE-1's tree, chains, plain decoding."""
 
 import dataclasses
 import math
@@ -65,13 +65,13 @@ class StaticTree(TreePolicy):
         carry: Carry,
         calibration: Calibration | None = None,
     ) -> Tree:
-        """Returns the tree whose tokens `children` names, level by level.
+        """Fills the tree with the tokens of `children`, level by level.
 
         Args:
-            children: `children(tokens, depth, parent_row, count, carry) -> (scores, tokens, carry)` gives `count`
-                tokens or more below every node of a frontier, best first, `[b f count]`, and their scores; -inf is no
-                token. The frontier is the nodes at `depth` = 0, 1, ... that have children, with `tokens[b f]` and their
-                parents' rows in the frontier before.
+            children: `children(tokens, depth, parent_row, count, carry) -> (scores, tokens, carry)` returns `count`
+                tokens or more below every node of a frontier, best first, `[b f count]`, with their scores; -inf is no
+                token. The frontier is the nodes at `depth` = 0, 1, ... that have children: their `tokens[b f]`, and
+                their parents' rows in the previous frontier.
         """
         tokens, valid = [root_tokens[:, None]], [jnp.ones_like(root_tokens, bool)[:, None]]
         paths = [jnp.zeros(tokens[0].shape, jnp.float32)]
@@ -102,7 +102,7 @@ class StaticTree(TreePolicy):
 
 
 class _Level(NamedTuple):
-    """The nodes of one depth: where each finds its parent and its token.
+    """The nodes of one depth, with the indices of their parents and tokens.
 
     Attributes:
         nodes: their indices in the tree, ascending.
@@ -139,7 +139,7 @@ def _levels(parents: tuple[int, ...]) -> list[_Level]:
 
 
 def check(parents: tuple[object, ...]) -> None:
-    """Refuses what is not a tree, with a sentence that names the node."""
+    """Raises ValueError if `parents` is not a tree; the message names the node."""
     if not parents:
         raise ValueError("a tree without nodes; give at least the root, parents = (-1,)")
     for node, parent in enumerate(parents):
@@ -154,12 +154,12 @@ def check(parents: tuple[object, ...]) -> None:
 
 
 def likeliest_tree(nodes: int, ranks: tuple[float, ...]) -> StaticTree:
-    """Returns the tree of the likeliest `nodes` nodes, if a node's i-th child is right with probability `ranks[i]`
-    whenever the node is: what Sequoia (Chen et al. 2024, arXiv:2402.12374) finds for a budget of nodes alone.
+    """Returns the tree of the `nodes` likeliest nodes, if the i-th child of a right node is right with probability
+    `ranks[i]`: the tree of Sequoia (Chen et al. 2024, arXiv:2402.12374) for a budget of nodes.
     """
     paths: list[tuple[int, ...]] = [()]
     while len(paths) < nodes:
-        # a path's first unused child, for each path: ranks fall, so the best unused one is among them
+        # the first unused child of each path: `ranks` decrease, so the best unused node is among them
         used = [sum(path[:-1] == above and len(path) > len(above) for path in paths) for above in paths]
         free = [(*above, count) for above, count in zip(paths, used, strict=True) if count < len(ranks)]
         paths.append(max(free, key=lambda path: math.prod(ranks[rank] for rank in path)))
@@ -168,13 +168,13 @@ def likeliest_tree(nodes: int, ranks: tuple[float, ...]) -> StaticTree:
 
 
 def _from_paths(*paths: str) -> StaticTree:
-    """Returns a tree from the paths to its nodes below the root, in order: the rank of each choice on the way."""
+    """Returns a tree from the paths to its nodes, in order; a path is the ranks of the children from the root on."""
     order = ["", *paths]
     return StaticTree((-1, *(order.index(path[:-1]) for path in paths)))
 
 
 NO_TREE = StaticTree((-1,))
-"""Plain decoding: the root and no guess."""
+"""Plain decoding: the root alone."""
 
 EAGLE1_TREE = _from_paths(
     *("0", "1", "2", "3"),
