@@ -5,8 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from eagle_jax.chat.prompts import TooLong
-from eagle_jax.jobs.asked import UNANSWERABLE, PendingRow, answering_of, drawn, error_record, prepared, refused
 from eagle_jax.jobs.lines import Line
+from eagle_jax.jobs.pending_row import (
+    UNANSWERABLE,
+    PendingRow,
+    drawn,
+    error_record,
+    pending_response,
+    prepared,
+    refused,
+)
 from eagle_jax.jobs.rows import Defaults, Refused, Row, read, sentence
 from eagle_jax.requests.options import Options
 from eagle_jax.requests.ticket import EngineError, Ticket
@@ -42,7 +50,7 @@ async def answer_lines(
     finally:  # nobody waits for what is left after an error
         for one in begun:
             if isinstance(one, PendingRow):
-                _cancel([*one.answering.tickets, *one.answering.scores])
+                _cancel([*one.response.tickets, *one.response.scores])
 
 
 def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> PendingRow | Refused:
@@ -63,7 +71,7 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> PendingRow
     except Exception:
         _cancel(scores)
         raise
-    return PendingRow(row, response_format, answers, answering_of(row, call, response_format, tickets, scores), 0)
+    return PendingRow(row, response_format, answers, pending_response(row, call, response_format, tickets, scores), 0)
 
 
 def _submit(
@@ -92,7 +100,7 @@ async def _record(engine: Engine, row: PendingRow | Refused, token_ids: bool) ->
     if isinstance(row, Refused):
         return error_record(row)
     try:
-        for ticket in (*row.answering.scores, *row.answering.tickets):
+        for ticket in (*row.response.scores, *row.response.tickets):
             await ticket.aresult()
     except EngineError as error:
         if not engine.alive:

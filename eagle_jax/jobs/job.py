@@ -10,9 +10,9 @@ from typing import Any
 from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.jobs import manifest, output_parts
-from eagle_jax.jobs.asked import PendingRow, ask, error_record
 from eagle_jax.jobs.journal import Journal
 from eagle_jax.jobs.lines import contents_of, lines_of
+from eagle_jax.jobs.pending_row import PendingRow, ask, error_record
 from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writes_no_files
 from eagle_jax.jobs.rows import Defaults, Refused, Row, check_unique_ids, read
 from eagle_jax.loading.model import Model
@@ -223,7 +223,7 @@ class Job:
                 pending, place = places[event.request.index]
                 pending.answered(place, event.result)
                 if not pending.left:
-                    tokens = sum(len(ticket.result().token_ids) for ticket in pending.answering.tickets)
+                    tokens = sum(len(ticket.result().token_ids) for ticket in pending.response.tickets)
                     yield pending.row.number, pending.record(self.token_ids), {"answered": 1, "tokens": tokens}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from eagle_jax.checks import as_json
 from eagle_jax.fields import Fields, anything, listed, mapping, text, whole_number
 from eagle_jax.jobs.lines import Line, lines_of
-from eagle_jax.protocols.answering import ResponseFormat
+from eagle_jax.protocols.base import ResponseFormat
 from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.protocols.completions import Completion

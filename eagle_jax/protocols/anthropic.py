@@ -8,7 +8,7 @@ from typing import Any
 from eagle_jax.chat.messages import content_of
 from eagle_jax.chat.reasoning import Thought
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
-from eagle_jax.protocols.answering import Answering, event
+from eagle_jax.protocols.base import PendingResponse, event
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
@@ -169,10 +169,10 @@ class Messages(ChatFormat):
         r"system\.content": "system",
     }
 
-    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+    def content(self, pending: PendingResponse, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results
         blocks: list[dict[str, Any]] = []
-        for piece in self._answers.pieces(answering, 0, result):
+        for piece in self._answers.pieces(pending, 0, result):
             if isinstance(piece, dict):
                 blocks.append(_called(piece, json.loads(piece["function"]["arguments"])))
                 continue
@@ -180,17 +180,17 @@ class Messages(ChatFormat):
             if not blocks or blocks[-1]["type"] != kind:
                 blocks.append(_opened(kind))
             blocks[-1][kind] += text
-        usage = _usage(answering, result)
-        return _message(answering, usage) | {"content": blocks} | self._ended(answering, result)
+        usage = _usage(pending, result)
+        return _message(pending, usage) | {"content": blocks} | self._ended(pending, result)
 
-    async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+    async def events(self, pending: PendingResponse, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         begun, blocks = False, _Blocks()
         async for chunk in chunks:
-            pieces = list(self._answers.pieces(answering, 0, chunk))
+            pieces = list(self._answers.pieces(pending, 0, chunk))
             if not begun and (pieces or chunk.result is not None):
                 begun = True
-                usage = {"input_tokens": len(answering.tickets[0].request.prompt), "output_tokens": 0}
-                yield _named("message_start", message=_message(answering, usage))
+                usage = {"input_tokens": len(pending.tickets[0].request.prompt), "output_tokens": 0}
+                yield _named("message_start", message=_message(pending, usage))
                 yield _named("ping")
             for piece in pieces:
                 for sent in blocks.add(piece):
@@ -198,17 +198,17 @@ class Messages(ChatFormat):
             if chunk.result is not None:
                 for sent in blocks.close():
                     yield sent
-                ended = self._ended(answering, chunk.result)
-                yield _named("message_delta", delta=ended, usage=_usage(answering, chunk.result))
+                ended = self._ended(pending, chunk.result)
+                yield _named("message_delta", delta=ended, usage=_usage(pending, chunk.result))
                 yield _named("message_stop")
 
     def error(self, status: int, body: dict[str, Any]) -> bytes:
         return b"event: error\n" + event(error_of(status, body["error"]["message"]))
 
-    def _ended(self, answering: Answering, result: Result) -> dict[str, Any]:
+    def _ended(self, pending: PendingResponse, result: Result) -> dict[str, Any]:
         """Returns why the answer ended, and the stop sequence that ended it, if one did."""
         reason = REASONS[self._answers.finish_reason(0, finish_reason(result))]
-        ticket = answering.tickets[0]
+        ticket = pending.tickets[0]
         stops = ticket.request.options.stop if reason == "end_turn" else ()
         written = decode(ticket.tokenizer, result.token_ids) if stops else ""
         stop = next((stop for stop in stops if result.text + stop in written), None)
@@ -264,13 +264,13 @@ def _called(call: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": arguments}
 
 
-def _message(answering: Answering, usage: dict[str, Any]) -> dict[str, Any]:
-    head = {"id": answering.id, "type": "message", "role": "assistant", "model": answering.name}
+def _message(pending: PendingResponse, usage: dict[str, Any]) -> dict[str, Any]:
+    head = {"id": pending.id, "type": "message", "role": "assistant", "model": pending.name}
     return head | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
 
 
-def _usage(answering: Answering, result: Result) -> dict[str, Any]:
-    usage, cached = answering.usage([result]), result.stats.cached_tokens
+def _usage(pending: PendingResponse, result: Result) -> dict[str, Any]:
+    usage, cached = pending.usage([result]), result.stats.cached_tokens
     return {
         "input_tokens": usage["prompt_tokens"] - cached,
         "cache_read_input_tokens": cached,

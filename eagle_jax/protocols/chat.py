@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eagle_jax.protocols.answering import AnswerFormats, Answering
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
@@ -27,28 +27,28 @@ class Chat(Choices):
     def reasoning_tokens(self) -> int:
         return self._answers.reasoning_tokens
 
-    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        ticket = answering.tickets[index]
+    def choice(self, pending: PendingResponse, index: int, result: Result) -> dict[str, Any]:
+        ticket = pending.tickets[index]
         shown = TokenLogprobs(ticket.tokenizer, ticket.request.prompt)
         choice = {
             "index": index,
-            "message": self._answers.message(answering, index, result),
+            "message": self._answers.message(pending, index, result),
             "finish_reason": self._answers.finish_reason(index, finish_reason(result)),
             "logprobs": shown.in_chat(*shown.in_text(result)),
         }
-        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.reports_steps else {})
+        return choice | ({"eagle": eagle_of(pending, index, result)} if pending.call.reports_steps else {})
 
-    def more(self, answering: Answering) -> dict[str, Any]:
-        return vllm_prompt_logprobs(answering, 0)
+    def more(self, pending: PendingResponse) -> dict[str, Any]:
+        return vllm_prompt_logprobs(pending, 0)
 
-    def first(self, answering: Answering, index: int) -> dict[str, Any]:
+    def first(self, pending: PendingResponse, index: int) -> dict[str, Any]:
         return _piece(index, {"role": "assistant", "content": ""})
 
-    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        shown = self._shown_of(answering, chunk.index)
+    def deltas(self, pending: PendingResponse, chunk: Chunk) -> list[dict[str, Any]]:
+        shown = self._shown_of(pending, chunk.index)
         empty: dict[str, Any] = {}
-        deltas = self._answers.deltas(answering, chunk.index, chunk) or [empty]
-        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.reports_steps)
+        deltas = self._answers.deltas(pending, chunk.index, chunk) or [empty]
+        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or pending.call.reports_steps)
         if is_silent:
             return []
         *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
@@ -56,9 +56,9 @@ class Chat(Choices):
         last["logprobs"] = shown.in_chat(*shown.in_text(chunk))
         return [*pieces, last]
 
-    def _shown_of(self, answering: Answering, index: int) -> TokenLogprobs:
+    def _shown_of(self, pending: PendingResponse, index: int) -> TokenLogprobs:
         if index not in self._shown:
-            ticket = answering.tickets[index]
+            ticket = pending.tickets[index]
             self._shown[index] = TokenLogprobs(ticket.tokenizer, ticket.request.prompt)
         return self._shown[index]
 

@@ -12,7 +12,7 @@ from eagle_jax.chat.reasoning import ReasoningFormat, Thought, is_open, reasonin
 from eagle_jax.chat.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.chat.tools import ToolChoice, Tools, call_options
 from eagle_jax.fields import wrong
-from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.requests.results import Chunk, Result
 from eagle_jax.structured.checks import FORMS
@@ -51,40 +51,42 @@ class ChatAnswers:
             options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}
         return dataclasses.replace(call, options=options)
 
-    def of(self, answering: Answering, index: int) -> ChatAnswer | None:
+    def of(self, pending: PendingResponse, index: int) -> ChatAnswer | None:
         """Returns the reader of a choice; None where it is text only."""
         if index not in self._answers:
-            tools = answering.call.tools
+            tools = pending.call.tools
             with_format = None if tools is None or self._format is None else (tools, self._format)
             if with_format is None and self._reasoning is None:
                 return None
-            ticket, id = answering.tickets[index], f"{answering.id}-{index}"
+            ticket, id = pending.tickets[index], f"{pending.id}-{index}"
             how: dict[str, Any] = dict(prompt=ticket.request.prompt, reasoning=self._reasoning, tools=with_format)
             how |= dict(separate=self._separates)
             self._answers[index] = ChatAnswer(ticket.tokenizer, id, **how)
         return self._answers[index]
 
-    def deltas(self, answering: Answering, index: int, new: Chunk | Result) -> list[dict[str, Any]]:
+    def deltas(self, pending: PendingResponse, index: int, new: Chunk | Result) -> list[dict[str, Any]]:
         """Returns the deltas of a message that a piece of an answer brings."""
-        answer, is_last = self.of(answering, index), isinstance(new, Result) or new.result is not None
+        answer, is_last = self.of(pending, index), isinstance(new, Result) or new.result is not None
         if answer is None:
             return [{"content": new.text}] if new.text else []
         deltas = answer.add(new.token_ids, new.text, is_last=is_last)
-        tells = answering.call.includes_reasoning
+        tells = pending.call.includes_reasoning
         return [delta for delta in deltas if tells or "reasoning_content" not in delta]
 
-    def message(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
+    def message(self, pending: PendingResponse, index: int, result: Result) -> dict[str, Any]:
         """Returns a choice as a whole."""
-        answer = self.of(answering, index)
+        answer = self.of(pending, index)
         if answer is None:
             return {"role": "assistant", "content": result.text, "refusal": None}
         answer.add(result.token_ids, result.text, is_last=True)
-        hidden = () if answering.call.includes_reasoning else ("reasoning_content",)
+        hidden = () if pending.call.includes_reasoning else ("reasoning_content",)
         return {name: value for name, value in answer.message.items() if name not in hidden}
 
-    def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | Thought | dict[str, Any]]:
+    def pieces(
+        self, pending: PendingResponse, index: int, new: Chunk | Result
+    ) -> Iterator[str | Thought | dict[str, Any]]:
         """Yields the texts, the reasoning and the complete calls, in OpenAI's form, of a piece of an answer."""
-        for delta in self.deltas(answering, index, new):
+        for delta in self.deltas(pending, index, new):
             if "content" in delta:
                 yield delta["content"]
             elif "reasoning_content" in delta:

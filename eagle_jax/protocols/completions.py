@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from eagle_jax.protocols.answering import AnswerFormats, Answering
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
 from eagle_jax.protocols.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
@@ -23,12 +23,12 @@ class Completion(Choices):
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
         return call
 
-    def more(self, answering: Answering) -> dict[str, Any]:
+    def more(self, pending: PendingResponse) -> dict[str, Any]:
         return {}
 
-    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        shown = self._token_logprobs(answering, index)
+    def choice(self, pending: PendingResponse, index: int, result: Result) -> dict[str, Any]:
+        begun = self.first(pending, index) or {"text": "", "logprobs": None}
+        shown = self._token_logprobs(pending, index)
         logprobs = shown.in_completion(*shown.in_text(result))
         choice = {
             "index": index,
@@ -36,21 +36,21 @@ class Completion(Choices):
             "finish_reason": finish_reason(result),
             "logprobs": joined(begun["logprobs"], logprobs),
         }
-        choice |= vllm_prompt_logprobs(answering, index)
-        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.reports_steps else {})
+        choice |= vllm_prompt_logprobs(pending, index)
+        return choice | ({"eagle": eagle_of(pending, index, result)} if pending.call.reports_steps else {})
 
-    def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
-        if not answering.call.echo:
+    def first(self, pending: PendingResponse, index: int) -> dict[str, Any] | None:
+        if not pending.call.echo:
             return None
-        ticket = answering.tickets[index]
+        ticket = pending.tickets[index]
         self._echoes[index] = Echo(ticket.tokenizer, ticket.request.prompt)
-        logprobs = echoed_logprobs(answering, index, self._token_logprobs(answering, index))
+        logprobs = echoed_logprobs(pending, index, self._token_logprobs(pending, index))
         return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
 
-    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.reports_steps):
+    def deltas(self, pending: PendingResponse, chunk: Chunk) -> list[dict[str, Any]]:
+        if not (chunk.text or chunk.logprobs or chunk.result is not None or pending.call.reports_steps):
             return []
-        shown = self._token_logprobs(answering, chunk.index)
+        shown = self._token_logprobs(pending, chunk.index)
         piece = {
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
@@ -59,10 +59,10 @@ class Completion(Choices):
         }
         return [piece]
 
-    def _token_logprobs(self, answering: Answering, index: int) -> TokenLogprobs:
+    def _token_logprobs(self, pending: PendingResponse, index: int) -> TokenLogprobs:
         if index not in self._shown:
-            ticket = answering.tickets[index]
-            before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is shown first
+            ticket = pending.tickets[index]
+            before = () if pending.call.echo else ticket.request.prompt  # an echoed prompt is shown first
             self._shown[index] = TokenLogprobs(ticket.tokenizer, before)
         return self._shown[index]
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.base import PendingResponse
 from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.text.detokenize import INCOMPLETE, decode
 
@@ -36,9 +36,9 @@ class Echo:
         return both[len(self.prompt()) :] + text
 
 
-def echoed_logprobs(answering: Answering, index: int, shown: TokenLogprobs) -> dict[str, Any] | None:
+def echoed_logprobs(pending: PendingResponse, index: int, shown: TokenLogprobs) -> dict[str, Any] | None:
     """Returns the prompt's part of a completion's log-probabilities; None where none were asked for."""
-    scored, asked = answering.scored(index), answering.call.options
+    scored, asked = pending.scored(index), pending.call.options
     if scored is None or not asked["logprobs"]:
         return None
     count = asked["top_logprobs"]
@@ -53,12 +53,12 @@ def joined(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[
     return {name: first[name] and [*first[name], *(second[name] or ())] for name in first}
 
 
-def vllm_prompt_logprobs(answering: Answering, index: int) -> dict[str, Any]:
+def vllm_prompt_logprobs(pending: PendingResponse, index: int) -> dict[str, Any]:
     """Returns the field `prompt_logprobs` as vLLM has it; no field where it was not asked for."""
-    count, scored = answering.call.prompt_logprobs, answering.scored(index)
+    count, scored = pending.call.prompt_logprobs, pending.scored(index)
     if count is None or scored is None:
         return {}
-    tokenizer = answering.tickets[index].tokenizer
+    tokenizer = pending.tickets[index].tokenizer
 
     def entry(token_id: int, logprob: float | None, rank: int | None) -> dict[str, Any]:
         text = "" if tokenizer is None else tokenizer.decode([token_id], clean_up_tokenization_spaces=False)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from eagle_jax.chat.reasoning import Thought
-from eagle_jax.protocols.answering import Answering, event
+from eagle_jax.protocols.base import PendingResponse, event
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.requests.results import FAILED, Chunk, Result
@@ -25,23 +25,23 @@ class Responses(ChatFormat):
         r"(input\[\d+\]\.output)\.content": r"\1",
     }
 
-    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+    def content(self, pending: PendingResponse, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results
-        items = _Items(answering)
-        for piece in self._answers.pieces(answering, 0, result):
+        items = _Items(pending)
+        for piece in self._answers.pieces(pending, 0, result):
             list(items.add(piece))
         ended = _status(result)
         list(items.end(ended))
-        return _response(answering, ended, items.complete, result, self._answers.reasoning_tokens)
+        return _response(pending, ended, items.complete, result, self._answers.reasoning_tokens)
 
-    async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        number, items, begun = 0, _Items(answering), False
+    async def events(self, pending: PendingResponse, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+        number, items, begun = 0, _Items(pending), False
         async for chunk in chunks:
             updates: list[dict[str, Any]] = []
-            pieces = list(self._answers.pieces(answering, 0, chunk))
+            pieces = list(self._answers.pieces(pending, 0, chunk))
             if not begun and (pieces or chunk.result is not None):
                 begun = True
-                under_way = _response(answering, "in_progress", [], None)
+                under_way = _response(pending, "in_progress", [], None)
                 updates += [{"type": f"response.{kind}", "response": under_way} for kind in ("created", "in_progress")]
             for piece in pieces:
                 updates += items.add(piece)
@@ -49,7 +49,7 @@ class Responses(ChatFormat):
                 ended = _status(chunk.result)
                 updates += items.end(ended)
                 tokens = self._answers.reasoning_tokens
-                response = _response(answering, ended, items.complete, chunk.result, tokens)
+                response = _response(pending, ended, items.complete, chunk.result, tokens)
                 updates.append({"type": f"response.{ended}", "response": response})
             for number, fields in enumerate(updates, start=number):
                 yield f"event: {fields['type']}\n".encode() + event(fields | {"sequence_number": number})
@@ -67,8 +67,8 @@ class _Items:
         complete: the items that are.
     """
 
-    def __init__(self, answering: Answering):
-        self._id = answering.id.removeprefix("resp-")
+    def __init__(self, pending: PendingResponse):
+        self._id = pending.id.removeprefix("resp-")
         self.complete: list[dict[str, Any]] = []
         self._texts: list[str] | None = None  # pieces of the item that is open
         self._kind: type = str  # of its pieces
@@ -151,22 +151,26 @@ def _status(result: Result) -> str:
 
 
 def _response(
-    answering: Answering, status: str, output: list[dict[str, Any]], result: Result | None, reasoning_tokens: int = 0
+    pending: PendingResponse,
+    status: str,
+    output: list[dict[str, Any]],
+    result: Result | None,
+    reasoning_tokens: int = 0,
 ) -> dict[str, Any]:
-    options, tools = answering.call.options, answering.call.tools
+    options, tools = pending.call.options, pending.call.tools
     incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
     failed = {"code": "server_error", "message": NOT_A_NUMBER} if status == "failed" else None
     return {
-        "id": answering.id,
+        "id": pending.id,
         "object": "response",
-        "created_at": answering.created,
+        "created_at": pending.created,
         "status": status,
         "error": failed,
         "incomplete_details": incomplete,
         "instructions": None,
         "max_output_tokens": options.get("max_new_tokens"),
         "metadata": {},
-        "model": answering.name,
+        "model": pending.name,
         "output": output,
         "parallel_tool_calls": tools is None or tools.parallel,
         "previous_response_id": None,
@@ -179,12 +183,12 @@ def _response(
         else [{"type": "function", "strict": False} | tool["function"] for tool in tools.tools],
         "top_p": options.get("top_p"),
         "truncation": "disabled",
-        "usage": None if result is None else _usage(answering, result, reasoning_tokens),
+        "usage": None if result is None else _usage(pending, result, reasoning_tokens),
     }
 
 
-def _usage(answering: Answering, result: Result, reasoning_tokens: int) -> dict[str, Any]:
-    usage = answering.usage([result])
+def _usage(pending: PendingResponse, result: Result, reasoning_tokens: int) -> dict[str, Any]:
+    usage = pending.usage([result])
     read = usage.get("prompt_tokens_details") or {}
     return {
         "input_tokens": usage["prompt_tokens"],

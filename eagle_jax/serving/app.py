@@ -17,14 +17,14 @@ from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, 
 import eagle_jax
 from eagle_jax.api import Engine
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.answering import AnswerFormats
 from eagle_jax.protocols.anthropic import Messages, messages_call
+from eagle_jax.protocols.base import AnswerFormats
 from eagle_jax.protocols.calls import chat_call, completion_call
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.protocols.completions import Completion
 from eagle_jax.protocols.responses import Responses
 from eagle_jax.protocols.responses_call import responses_call
-from eagle_jax.serving.answering import endpoint
+from eagle_jax.serving.endpoint import endpoint
 from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected, on_wrong_field
 from eagle_jax.serving.service import Limits, Service, models
 from eagle_jax.serving.tokenize import count_tokens, detokenize, tokenize
@@ -163,7 +163,7 @@ class AuthMiddleware:
         if refusal is not None:
             await refusal.response(address)(scope, receive, counted)
             return
-        with self._service.answering():
+        with self._service.open_request():
             await self._app(scope, receive, counted)
 
     def _refusal(self, scope: Scope) -> Refused | None:

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.answering import encoded
 from eagle_jax.protocols.anthropic import error_of
+from eagle_jax.protocols.base import encoded
 
 log = logging.getLogger("eagle_jax.serving")
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eagle_jax.api import FORMATS, FORMS, REASONING_FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
-from eagle_jax.protocols.answering import AnswerFormats
+from eagle_jax.protocols.base import AnswerFormats
 from eagle_jax.protocols.calls import LARGEST_SEED, Call
 from eagle_jax.serving.errors import Refused
 from eagle_jax.serving.metrics import Metrics
@@ -103,7 +103,7 @@ class Service:
             self.metrics.watch(name, engine)
 
     @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
+    def open_request(self) -> Iterator[None]:
         """Counts a request as open for the block."""
         self.open += 1
         try:

@@ -11,8 +11,8 @@ from eagle_jax.fields import Fields, flag, listed, text, whole_number
 from eagle_jax.protocols.anthropic import counted_call
 from eagle_jax.protocols.calls import LARGEST, chat_of
 from eagle_jax.protocols.messages import messages_of
-from eagle_jax.serving.answering import ignored_header
 from eagle_jax.serving.body import read_json
+from eagle_jax.serving.endpoint import ignored_header
 from eagle_jax.serving.errors import Json, Refused
 from eagle_jax.serving.service import Service
 

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from eagle_jax.api import Engine
 from eagle_jax.jobs import rows
-from eagle_jax.jobs.asked import ask
 from eagle_jax.jobs.lines import Line
+from eagle_jax.jobs.pending_row import ask
 from eagle_jax.serving import create_app
 
 CHAT, COMPLETION, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"

@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import METHODS, Engine, EngineError, Ticket, achunks
 from eagle_jax.fields import Fields, text, wrong
-from eagle_jax.protocols.answering import event
+from eagle_jax.protocols.base import event
 from eagle_jax.protocols.calls import Call, chat_call
-from eagle_jax.serving.answering import EventStream
 from eagle_jax.serving.body import read_json
+from eagle_jax.serving.endpoint import EventStream
 from eagle_jax.serving.errors import Json, Refused, log
 from eagle_jax.serving.service import Service, openai_defaults
 from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_argument

@@ -13,7 +13,7 @@ from eagle_jax.requests.ticket import Ticket
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answering:
+class PendingResponse:
     """A response in the making: the request, its tickets, and what every part of the response repeats.
 
     Attributes:
@@ -104,11 +104,11 @@ class ResponseFormat(abc.ABC):
         """Returns the request as it is put to a model with this tokenizer. Raises `FieldError`."""
 
     @abc.abstractmethod
-    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+    def content(self, pending: PendingResponse, results: Sequence[Result]) -> dict[str, Any]:
         """Returns the response in one piece."""
 
     @abc.abstractmethod
-    def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+    def events(self, pending: PendingResponse, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
         """Yields the events of the response as a stream."""
 
     def error(self, status: int, body: dict[str, Any]) -> bytes:

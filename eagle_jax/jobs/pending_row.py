@@ -11,7 +11,7 @@ from eagle_jax.chat.prompts import Chat
 from eagle_jax.jobs import openai
 from eagle_jax.jobs.rows import Defaults, Refused, Row, sentence
 from eagle_jax.loading.model import Model
-from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.chat_answers import ChatAnswers
 from eagle_jax.requests.options import Options, seeds_for, stop_strings
@@ -33,24 +33,24 @@ class PendingRow:
     Attributes:
         row: the row.
         response_format: of its answer.
-        answering: its requests, each with a ticket.
+        response: the pending response, with a ticket for each request.
         left: number of missing answers.
     """
 
     row: Row
     response_format: ResponseFormat | None
     answers: ChatAnswers
-    answering: Answering
+    response: PendingResponse
     left: int
 
     @property
     def requests(self) -> list[Request]:
         """The requests that get an answer, in the order of the tickets."""
-        return [ticket.request for ticket in self.answering.tickets] if self.answering.call.is_answered else []
+        return [ticket.request for ticket in self.response.tickets] if self.response.call.is_answered else []
 
     def score(self, model: Model) -> None:
         """Reads the prompts whose own log-probabilities are asked for: row by row, so that no neighbour matters."""
-        for ticket in self.answering.scores:
+        for ticket in self.response.scores:
             top = ticket.request.options.top_logprobs
             scored = prompt_logprobs(model, ticket.request.prompt, top_logprobs=top)
             nothing = result_of(EmptyAnswer(ticket.request), ticket.tokenizer, 0)
@@ -58,25 +58,25 @@ class PendingRow:
 
     def answered(self, place: int, result: Result) -> None:
         """Takes the answer to one of the requests."""
-        self.answering.tickets[place].update(NO_OUTPUT, result)
+        self.response.tickets[place].update(NO_OUTPUT, result)
         self.left -= 1
 
     def record(self, token_ids: bool) -> dict[str, Any]:
         """Returns the line of the output. It holds no times, so it does not depend on when or how it was made."""
-        tickets = self.answering.tickets
+        tickets = self.response.tickets
         results = [ticket.result(0.0) for ticket in tickets]
         stats = [_stats_of(ticket.request, result) for ticket, result in zip(tickets, results, strict=True)]
         ids = [{"token_ids": result.token_ids} if token_ids else {} for result in results]
         if self.response_format is None:
             return {"id": self.row.id} | self._content(results[0], ids[0]) | stats[0]
-        body = self.response_format.content(self.answering, results)
+        body = self.response_format.content(self.response, results)
         for choice, one, more in zip(body.get("choices", [body]), stats, ids, strict=True):
             choice["eagle"] = one | more
         return openai.response_line(self.row, body)
 
     def _content(self, result: Result, ids: dict[str, Any]) -> dict[str, Any]:
         """Returns an answer's text, its reasoning and function calls if there are any, and why it ended."""
-        message = self.answers.message(self.answering, 0, result)
+        message = self.answers.message(self.response, 0, result)
         body = {"text": message["content"] or ""}
         body |= {name: message[name] for name in ("reasoning_content", "tool_calls") if name in message}
         usage = {"prompt_tokens": result.prompt_tokens, "completion_tokens": len(result.token_ids)}
@@ -112,8 +112,8 @@ def _ask(model: Model, row: Row, defaults: Defaults) -> PendingRow:
         requests = [with_form(model, request) for request in several]
     tickets = _tickets(model, requests)
     scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
-    answering = answering_of(row, call, response_format, tickets, scored)
-    return PendingRow(row, response_format, answers, answering, len(requests) if call.is_answered else 0)
+    response = pending_response(row, call, response_format, tickets, scored)
+    return PendingRow(row, response_format, answers, response, len(requests) if call.is_answered else 0)
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:
@@ -137,12 +137,12 @@ def drawn(row: Row, call: Call, defaults: Defaults, tokenizer: Any) -> tuple[Opt
     return Options(**values), seeds
 
 
-def answering_of(
+def pending_response(
     row: Row, call: Call, response_format: ResponseFormat | None, tickets: Sequence[Ticket], scores: Sequence[Ticket]
-) -> Answering:
+) -> PendingResponse:
     """Returns the requests of a row, named so that the same row has the same names whenever it is answered."""
     id_ = f"{response_format.prefix}-{row.number}" if response_format else str(row.number)
-    return Answering(id=id_, created=0, name=call.model, call=call, tickets=tickets, scores=scores)
+    return PendingResponse(id=id_, created=0, name=call.model, call=call, tickets=tickets, scores=scores)
 
 
 def error_record(row: Refused) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import Chunk, EngineError, Result, Ticket, achunks
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.answering import Answering, ResponseFormat
+from eagle_jax.protocols.base import PendingResponse, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.errors import Json, Refused, log
@@ -59,7 +59,7 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
     call = dataclasses.replace(call, options=response_format.defaults | call.options)
     call = response_format.prepare(call, engine.model.tokenizer, service.formats)
     submitted = await service.submit(engine, call)
-    answering = Answering(
+    pending = PendingResponse(
         id=f"{response_format.prefix}-{request.state.id}",
         created=int(time.time()),
         name=name,
@@ -70,13 +70,13 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
     headers = ignored_header(call.ignored)
     if call.stream:
         return EventStream(
-            _events(answering, response_format, submitted), submitted.all_tickets, limits.answer_seconds, headers
+            _events(pending, response_format, submitted), submitted.all_tickets, limits.answer_seconds, headers
         )
     results = await _while_connected(_all(submitted), request.receive, submitted.all_tickets, limits.answer_seconds)
     # decoding thousands of tokens to text takes 0.1 s: in a thread, so that the event loop goes on serving streams
     if submitted.scores:
-        return Json(await asyncio.to_thread(response_format.content, answering, results), headers=headers)
-    return Json(response_format.content(answering, results), headers=headers)
+        return Json(await asyncio.to_thread(response_format.content, pending, results), headers=headers)
+    return Json(response_format.content(pending, results), headers=headers)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:
@@ -173,11 +173,13 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _events(answering: Answering, response_format: ResponseFormat, submitted: Submitted) -> AsyncIterator[bytes]:
+async def _events(
+    pending: PendingResponse, response_format: ResponseFormat, submitted: Submitted
+) -> AsyncIterator[bytes]:
     """Yields the events of a stream; an error becomes its last event."""
     try:
         await _wait_for_scores(submitted)
-        async for sent in response_format.events(answering, _chunks(answering)):
+        async for sent in response_format.events(pending, _chunks(pending)):
             yield sent
         return
     except Refused as error:
@@ -190,9 +192,9 @@ async def _events(answering: Answering, response_format: ResponseFormat, submitt
     yield response_format.error(refused.status, refused.body)
 
 
-async def _chunks(answering: Answering) -> AsyncIterator[Chunk]:
+async def _chunks(pending: PendingResponse) -> AsyncIterator[Chunk]:
     """Yields the chunks of a request's answers. Raises `Refused` where none was begun in time."""
-    async for chunk in achunks(answering.tickets, by_step=answering.call.reports_steps):
-        if chunk.result is not None and all(map(_never_begun, answering.tickets)):
+    async for chunk in achunks(pending.tickets, by_step=pending.call.reports_steps):
+        if chunk.result is not None and all(map(_never_begun, pending.tickets)):
             raise _too_busy()
         yield chunk
