@@ -27,7 +27,7 @@ from eagle_jax.methods.registry import METHODS, method_of
 from eagle_jax.methods.registry import NAMES as DRAFTERS
 from eagle_jax.ops.choice.findings import Finding, fastest
 from eagle_jax.ops.choice.findings import read as operation_findings
-from eagle_jax.ops.dispatch import settings as operation_settings
+from eagle_jax.ops.dispatch import environment_settings as operation_settings
 from eagle_jax.protocols.structured import schema_of_response_format
 from eagle_jax.requests.processing import Processing, check_processing
 from eagle_jax.requests.results import (

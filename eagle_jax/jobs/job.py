@@ -17,7 +17,7 @@ from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writ
 from eagle_jax.jobs.rows import Defaults, Refused, Row, check_unique_ids, read
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.choice import drafter_for
-from eagle_jax.ops.dispatch import settings
+from eagle_jax.ops.dispatch import environment_settings
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
@@ -119,7 +119,7 @@ class Job:
             **json.loads(json.dumps(defaults.values)),  # as they are read again: lists for tuples
             "token_ids": token_ids,
             **({"ignore_unknown": True} if ignore_unknown else {}),
-            **settings(),
+            **environment_settings(),
             **(made_with or {}),
         }
 

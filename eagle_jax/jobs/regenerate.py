@@ -22,7 +22,7 @@ from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import contents_of
 from eagle_jax.jsonl import JsonLines, Read, parsed
 from eagle_jax.loading.model import Model
-from eagle_jax.ops.dispatch import settings
+from eagle_jax.ops.dispatch import environment_settings
 from eagle_jax.scheduling.generate import generate
 
 GROUPS = 4  # batches between two writes, by default: rows whose answers are short take up those of the next batches
@@ -117,7 +117,7 @@ def regenerate(
     if not conversations:
         why = f" (at {skipped[0].place}: {skipped[0].reason})" if skipped else ""
         raise ValueError(f"there is no conversation in {data}{why}; give a file that `eagle-jax train` reads")
-    generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], "operations": settings()}
+    generation = {**sampling, "data": contents_of([Path(data)]).digest[:16], "operations": environment_settings()}
     generation |= made_with or {}  # settings are stated where there are none too: what a line lacks is not compared
     path.parent.mkdir(parents=True, exist_ok=True)
     with JsonLines(path, _reader(path, generation)) as file:

@@ -19,7 +19,7 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.durable import rewrite
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.asked_trees import asked_tree
-from eagle_jax.ops.dispatch import settings
+from eagle_jax.ops.dispatch import environment_settings
 from eagle_jax.platform import cache_folder
 
 VERSION = 3  # 1: scores were twice as sure; 2: a chain had a guess less likely than `least`
@@ -122,7 +122,7 @@ def device() -> str:
     """
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
-    variables = [f", {name}={value}" for name, value in settings().items()]
+    variables = [f", {name}={value}" for name, value in environment_settings().items()]
     return f"{first.platform}: {first.device_kind}{cores}{''.join(variables)}"
 
 

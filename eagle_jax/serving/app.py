@@ -25,7 +25,15 @@ from eagle_jax.protocols.completions import Completion
 from eagle_jax.protocols.responses import Responses
 from eagle_jax.protocols.responses_call import responses_call
 from eagle_jax.serving.endpoint import endpoint
-from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected, on_wrong_field
+from eagle_jax.serving.errors import (
+    ErrorResponse,
+    Json,
+    on_error_response,
+    on_gone,
+    on_http,
+    on_unexpected,
+    on_wrong_field,
+)
 from eagle_jax.serving.service import Limits, Service, models
 from eagle_jax.serving.tokenize import count_tokens, detokenize, tokenize
 
@@ -35,7 +43,7 @@ ENDPOINTS = (
     *("/tokenize", "/detokenize", "/version", "/health", "/metrics"),
 )
 HANDLERS: Mapping[Any, ExceptionHandler] = {
-    Refused: on_refused,
+    ErrorResponse: on_error_response,
     FieldError: on_wrong_field,
     HTTPException: on_http,
     ClientDisconnect: on_gone,
@@ -166,7 +174,7 @@ class AuthMiddleware:
         with self._service.open_request():
             await self._app(scope, receive, counted)
 
-    def _refusal(self, scope: Scope) -> Refused | None:
+    def _refusal(self, scope: Scope) -> ErrorResponse | None:
         address, headers = _address(scope), dict(scope["headers"])
         asks = address.startswith("/v1/")
         if asks or address.startswith(BEHIND_KEY):  # a route also takes a line's end after its address
@@ -175,10 +183,10 @@ class AuthMiddleware:
             if not self._service.knows(shown.decode("latin-1")):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
                 more = {"www-authenticate": "Bearer", "connection": "close"}
-                return Refused(401, message, code="invalid_api_key", headers=more)
+                return ErrorResponse(401, message, code="invalid_api_key", headers=more)
         if asks and scope["method"] == "POST" and self._service.draining:
             message = "the server is about to stop and takes no more requests; ask again in a while"
-            return Refused(503, message, code="unavailable", headers={"retry-after": "10", "connection": "close"})
+            return ErrorResponse(503, message, code="unavailable", headers={"retry-after": "10", "connection": "close"})
         return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.errors import ErrorResponse
 
 PATIENCE = 16  # bodies that are too large are read on to so many times the limit, so that the sender hears the answer
 CLOSE = {"connection": "close"}
@@ -16,7 +16,7 @@ async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[s
     """Returns the JSON object that was sent.
 
     Raises:
-        Refused: it is too large (413), too slow (408), no JSON (400), or from a web page and of another type (415).
+        ErrorResponse: it is too large (413), too slow (408), no JSON (400), or from a web page and of another type (415).
         ClientDisconnect: the client went away.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -24,12 +24,12 @@ async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[s
         async with asyncio.timeout(seconds):
             body = await _read(request, most_bytes)
     except TimeoutError:
-        raise Refused(
+        raise ErrorResponse(
             408, f"the body did not come within {seconds:g} seconds; send it at once", headers=CLOSE
         ) from None
     # a web page of somebody else could send any other kind without asking, but not without its origin
     if kind != "application/json" and "origin" in request.headers:
-        raise Refused(415, f"the body is of type {kind[:80]!r}; expected application/json")
+        raise ErrorResponse(415, f"the body is of type {kind[:80]!r}; expected application/json")
     return _parsed(body)
 
 
@@ -42,7 +42,7 @@ async def _read(request: Request, most_bytes: int) -> bytes:
         elif size > PATIENCE * most_bytes:
             break
     if size > most_bytes:
-        raise Refused(413, f"the body is larger than {most_bytes} bytes; send less", headers=CLOSE)
+        raise ErrorResponse(413, f"the body is larger than {most_bytes} bytes; send less", headers=CLOSE)
     return bytes(body)
 
 
@@ -50,13 +50,13 @@ def _parsed(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number, object_pairs_hook=_no_twins)
     except UnicodeDecodeError as error:
-        raise Refused(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise ErrorResponse(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
-        raise Refused(400, "the body is nested too deeply; OpenAI's requests are a few levels deep") from None
+        raise ErrorResponse(400, "the body is nested too deeply; OpenAI's requests are a few levels deep") from None
     except ValueError as error:
-        raise Refused(400, f"the body is not JSON: {str(error)[:200]}") from None
+        raise ErrorResponse(400, f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(value, dict):
-        raise Refused(400, f"the body is a JSON {_kind(value)}; expected an object")
+        raise ErrorResponse(400, f"the body is a JSON {_kind(value)}; expected an object")
     return value
 
 

@@ -17,8 +17,8 @@ from eagle_jax.fields import FieldError
 from eagle_jax.protocols.base import PendingResponse, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.serving.body import read_json
-from eagle_jax.serving.errors import Json, Refused, log
-from eagle_jax.serving.service import Service, Submitted
+from eagle_jax.serving.errors import ErrorResponse, Json, log
+from eagle_jax.serving.service import RequestTickets, Service
 
 T = TypeVar("T")
 Parse = Callable[[dict[str, Any], bool], Call]  # (body, ignore_unknown) -> Call
@@ -42,7 +42,7 @@ def endpoint(
                 response_format.with_request_field_names(str(error)),
                 response_format.with_request_field_names(error.param),
             ) from None
-        except Refused as refused:
+        except ErrorResponse as refused:
             refused.message = response_format.with_request_field_names(refused.message)
             raise
 
@@ -50,7 +50,7 @@ def endpoint(
 
 
 async def answer(request: Request, response_format: ResponseFormat, parse: Parse) -> Response:
-    """Returns the response to one request. Raises `Refused`, and `FieldError`."""
+    """Returns the response to one request. Raises `ErrorResponse`, and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
     call = parse(await read_json(request, limits.body_bytes, limits.body_seconds), service.ignore_unknown)
@@ -58,23 +58,23 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
     engine = service.engines[name]
     call = dataclasses.replace(call, options=response_format.defaults | call.options)
     call = response_format.prepare(call, engine.model.tokenizer, service.formats)
-    submitted = await service.submit(engine, call)
+    tickets = await service.submit(engine, call)
     pending = PendingResponse(
         id=f"{response_format.prefix}-{request.state.id}",
         created=int(time.time()),
         name=name,
         call=call,
-        tickets=submitted.tickets,
-        scores=submitted.scores,
+        tickets=tickets.tickets,
+        scores=tickets.scores,
     )
     headers = ignored_header(call.ignored)
     if call.stream:
         return EventStream(
-            _events(pending, response_format, submitted), submitted.all_tickets, limits.answer_seconds, headers
+            _events(pending, response_format, tickets), tickets.all_tickets, limits.answer_seconds, headers
         )
-    results = await _while_connected(_all(submitted), request.receive, submitted.all_tickets, limits.answer_seconds)
+    results = await _while_connected(_all(tickets), request.receive, tickets.all_tickets, limits.answer_seconds)
     # decoding thousands of tokens to text takes 0.1 s: in a thread, so that the event loop goes on serving streams
-    if submitted.scores:
+    if tickets.scores:
         return Json(await asyncio.to_thread(response_format.content, pending, results), headers=headers)
     return Json(response_format.content(pending, results), headers=headers)
 
@@ -114,20 +114,20 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _all(submitted: Submitted) -> list[Result]:
+async def _all(tickets: RequestTickets) -> list[Result]:
     try:
-        await _wait_for_scores(submitted)
-        results = [await ticket.aresult() for ticket in submitted.tickets]
+        await _wait_for_scores(tickets)
+        results = [await ticket.aresult() for ticket in tickets.tickets]
     except EngineError as error:
-        raise Refused(500, str(error)) from None
-    if all(map(_never_begun, submitted.tickets)):
+        raise ErrorResponse(500, str(error)) from None
+    if all(map(_never_begun, tickets.tickets)):
         raise _too_busy()
     return results
 
 
-async def _wait_for_scores(submitted: Submitted) -> None:
-    """Waits for the prompts' own log-probabilities, which every answer needs. Raises `Refused`."""
-    scores = [await ticket.aresult() for ticket in submitted.scores]
+async def _wait_for_scores(tickets: RequestTickets) -> None:
+    """Waits for the prompts' own log-probabilities, which every answer needs. Raises `ErrorResponse`."""
+    scores = [await ticket.aresult() for ticket in tickets.scores]
     if any(result.prompt_logprobs is None for result in scores):
         raise _too_busy()
 
@@ -137,9 +137,9 @@ def _never_begun(ticket: Ticket) -> bool:
     return ticket.over and ticket.cancelled and ticket.waited is None
 
 
-def _too_busy() -> Refused:
+def _too_busy() -> ErrorResponse:
     message = "the server was too busy to begin this answer in time; ask again later"
-    return Refused(503, message, code="too_busy", headers={"retry-after": "10"})
+    return ErrorResponse(503, message, code="too_busy", headers={"retry-after": "10"})
 
 
 async def _while_connected(
@@ -174,26 +174,26 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _events(
-    pending: PendingResponse, response_format: ResponseFormat, submitted: Submitted
+    pending: PendingResponse, response_format: ResponseFormat, tickets: RequestTickets
 ) -> AsyncIterator[bytes]:
     """Yields the events of a stream; an error becomes its last event."""
     try:
-        await _wait_for_scores(submitted)
+        await _wait_for_scores(tickets)
         async for sent in response_format.events(pending, _chunks(pending)):
             yield sent
         return
-    except Refused as error:
+    except ErrorResponse as error:
         refused = error
     except EngineError as error:
-        refused = Refused(500, str(error))
+        refused = ErrorResponse(500, str(error))
     except Exception as error:
         log.exception("a stream failed")
-        refused = Refused(500, f"the server failed while making this answer ({type(error).__name__})")
+        refused = ErrorResponse(500, f"the server failed while making this answer ({type(error).__name__})")
     yield response_format.error(refused.status, refused.body)
 
 
 async def _chunks(pending: PendingResponse) -> AsyncIterator[Chunk]:
-    """Yields the chunks of a request's answers. Raises `Refused` where none was begun in time."""
+    """Yields the chunks of a request's answers. Raises `ErrorResponse` where none was begun in time."""
     async for chunk in achunks(pending.tickets, by_step=pending.call.reports_steps):
         if chunk.result is not None and all(map(_never_begun, pending.tickets)):
             raise _too_busy()

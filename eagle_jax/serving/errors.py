@@ -25,7 +25,7 @@ PHRASES = {
 ANTHROPIC = "/v1/messages"
 
 
-class Refused(Exception):
+class ErrorResponse(Exception):
     """A request that gets an error instead of an answer.
 
     Attributes:
@@ -68,16 +68,16 @@ class Json(JSONResponse):
         return encoded(content)
 
 
-async def on_refused(request: Request, error: Exception) -> Response:
+async def on_error_response(request: Request, error: Exception) -> Response:
     """Returns the response to a request that was refused."""
-    assert isinstance(error, Refused)
+    assert isinstance(error, ErrorResponse)
     return error.response(request.url.path)
 
 
 async def on_wrong_field(request: Request, error: Exception) -> Response:
     """Returns the response to a request with a field that cannot be followed."""
     assert isinstance(error, FieldError)
-    return Refused(400, str(error), param=error.param).response(request.url.path)
+    return ErrorResponse(400, str(error), param=error.param).response(request.url.path)
 
 
 async def on_http(request: Request, error: Exception) -> Response:
@@ -85,16 +85,16 @@ async def on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = PHRASES.get(error.status_code, error.detail)
     message = phrase.format(path=repr(request.url.path), method=request.method)
-    return Refused(error.status_code, message, headers=error.headers).response(request.url.path)
+    return ErrorResponse(error.status_code, message, headers=error.headers).response(request.url.path)
 
 
 async def on_gone(request: Request, error: Exception) -> Response:
     """Returns a response for a client that is gone; it is only counted."""
-    return Refused(499, "the client is gone").response(request.url.path)
+    return ErrorResponse(499, "the client is gone").response(request.url.path)
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     """Returns the response to an internal error; the server goes on, and its log has the traceback."""
     log.error("a request failed", exc_info=error)
-    refused = Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more")
+    refused = ErrorResponse(500, f"the server failed at this request ({type(error).__name__}); its log says more")
     return refused.response(request.url.path)

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eagle_jax.serving.errors import Refused, encoded
+from eagle_jax.serving.errors import ErrorResponse, encoded
 from eagle_jax.serving.service import Limits, Service
 
 # A family or an address that this machine does not have, as IPv6 in many containers, leaves the others.
@@ -190,7 +190,7 @@ class _Patient(H11Protocol):
             self._aborting.forget()
 
     def send_400_response(self, msg: str) -> None:
-        self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))
+        self._end_with(ErrorResponse(400, f"this is no HTTP/1.1: {msg}"))
 
     def _wait_for_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -207,9 +207,9 @@ class _Patient(H11Protocol):
         self.waiting = None
         if self.cycle is None or self.cycle.response_complete:
             seconds = self.limits.head_seconds
-            self._end_with(Refused(408, f"no request came within {seconds:g} seconds; send it at once"))
+            self._end_with(ErrorResponse(408, f"no request came within {seconds:g} seconds; send it at once"))
 
-    def _end_with(self, refused: Refused) -> None:
+    def _end_with(self, refused: ErrorResponse) -> None:
         if not self.transport.is_closing():
             body = encoded(refused.body)
             head = f"HTTP/1.1 {refused.status} Refused\r\ncontent-type: application/json\r\n"

@@ -13,7 +13,7 @@ from typing import Any
 from eagle_jax.api import FORMATS, FORMS, REASONING_FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.protocols.base import AnswerFormats
 from eagle_jax.protocols.calls import LARGEST_SEED, Call
-from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.errors import ErrorResponse
 from eagle_jax.serving.metrics import Metrics
 
 # Requests whose forms are made, or wait for that; others are refused before they are read.
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Submitted:
+class RequestTickets:
     """The tickets of one request.
 
     Attributes:
@@ -135,27 +135,27 @@ class Service:
         return kind.lower() == "bearer" and any(matches)
 
     def name_of(self, model: str | None) -> str:
-        """Returns the model that a request means. Raises `Refused` if there is none of that name."""
+        """Returns the model that a request means. Raises `ErrorResponse` if there is none of that name."""
         if model is None:
             return next(iter(self.engines))
         if model not in self.engines:
             names = ", ".join(self.engines)
             message = f"the model {model[:80]!r} does not exist here; expected one of {names}"
-            raise Refused(404, message, param="model", code="model_not_found")
+            raise ErrorResponse(404, message, param="model", code="model_not_found")
         return model
 
-    async def submit(self, engine: Engine, call: Call) -> "Submitted":
-        """Puts all answers that a request asks for into an engine's queue. Raises `Refused`."""
+    async def submit(self, engine: Engine, call: Call) -> "RequestTickets":
+        """Puts all answers that a request asks for into an engine's queue. Raises `ErrorResponse`."""
         prompts, most = len(call.prompts), engine.max_queue
         if prompts * call.samples > most:
             what = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
             message = f"{' with '.join(what)}; expected {most} answers at most in all, which is what may wait here"
-            raise Refused(400, message, param="n" if call.samples > 1 else "prompt")
+            raise ErrorResponse(400, message, param="n" if call.samples > 1 else "prompt")
         # making an automaton may take seconds, and has to leave threads to all others
         has_form = any(name in call.options for name in FORMS)
         if has_form and self._making >= FORM_THREADS:
             message = f"the server is busy: {self._making} other forms of answers are being made; ask again later"
-            raise Refused(429, message, code="queue_full", headers={"retry-after": "2"})
+            raise ErrorResponse(429, message, code="queue_full", headers={"retry-after": "2"})
         self._making += has_form
         loop = asyncio.get_running_loop()
         submitting = asyncio.ensure_future(
@@ -169,29 +169,29 @@ class Service:
             raise
         except QueueFull as error:
             seconds = max(1, min(60, round(engine.load.seconds_to_wait)))
-            raise Refused(
+            raise ErrorResponse(
                 429, f"the server is busy: {error}", code="queue_full", headers={"retry-after": str(seconds)}
             ) from None
         except EngineClosed as error:
-            raise Refused(503, str(error), code="unavailable", headers={"retry-after": "10"}) from None
+            raise ErrorResponse(503, str(error), code="unavailable", headers={"retry-after": "10"}) from None
         except TooLong as error:
-            raise Refused(400, str(error), code="context_length_exceeded") from None
+            raise ErrorResponse(400, str(error), code="context_length_exceeded") from None
         except (ValueError, TypeError) as error:
-            raise Refused(400, str(error)) from None
+            raise ErrorResponse(400, str(error)) from None
 
     def _form_made(self, has_form: bool) -> None:
         self._making -= has_form
 
-    def _submit(self, engine: Engine, call: Call) -> "Submitted":
+    def _submit(self, engine: Engine, call: Call) -> "RequestTickets":
         top = call.scored
         scores = [] if top is None else engine.submit_scores(call.prompts, top_logprobs=top)
         if not call.is_answered:
-            return Submitted([ticket for ticket in scores for _ in range(call.samples)], scores)
+            return RequestTickets([ticket for ticket in scores for _ in range(call.samples)], scores)
         recommended = engine.model.generation if self.generation_config else {}
         followed = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
         try:
             options = openai_defaults() | followed | call.options
-            return Submitted(engine.submit_all(call.prompts, samples=range(call.samples), **options), scores)
+            return RequestTickets(engine.submit_all(call.prompts, samples=range(call.samples), **options), scores)
         except Exception:
             for ticket in scores:
                 ticket.cancel()
@@ -211,7 +211,7 @@ def _spellings(key: str) -> list[bytes]:
     return spellings
 
 
-def _cancel_all(submitting: "asyncio.Future[Submitted]") -> None:
+def _cancel_all(submitting: "asyncio.Future[RequestTickets]") -> None:
     if not submitting.cancelled() and submitting.exception() is None:
         for ticket in submitting.result().all_tickets:
             ticket.cancel()

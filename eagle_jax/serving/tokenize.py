@@ -13,7 +13,7 @@ from eagle_jax.protocols.calls import LARGEST, chat_of
 from eagle_jax.protocols.messages import messages_of
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.endpoint import ignored_header
-from eagle_jax.serving.errors import Json, Refused
+from eagle_jax.serving.errors import ErrorResponse, Json
 from eagle_jax.serving.service import Service
 
 
@@ -30,7 +30,7 @@ async def tokenize(request: Request) -> Response:
     try:
         ids = await asyncio.to_thread(engine.encode, conversation)
     except (ValueError, TypeError) as error:
-        raise Refused(400, str(error)) from None
+        raise ErrorResponse(400, str(error)) from None
     strings = engine.model.tokenizer.convert_ids_to_tokens(ids) if as_text else None
     body = {"count": len(ids), "max_model_len": engine.max_tokens, "tokens": ids, "token_strs": strings}
     return Json(body, headers=headers)
@@ -46,7 +46,7 @@ async def detokenize(request: Request) -> Response:
     ]
     headers = ignored_header(fields.end())
     if tokenizer is None:
-        raise Refused(400, "the model's folder holds no tokenizer, and tokens have no text without one")
+        raise ErrorResponse(400, "the model's folder holds no tokenizer, and tokens have no text without one")
     prompt = await asyncio.to_thread(tokenizer.decode, ids, clean_up_tokenization_spaces=False)
     return Json({"prompt": prompt}, headers=headers)
 
@@ -60,7 +60,7 @@ async def count_tokens(request: Request) -> Response:
     try:
         ids = await asyncio.to_thread(engine.encode, call.prompts[0])
     except (ValueError, TypeError) as error:
-        raise Refused(400, str(error)) from None
+        raise ErrorResponse(400, str(error)) from None
     return Json({"input_tokens": len(ids)}, headers=ignored_header(call.ignored))
 
 

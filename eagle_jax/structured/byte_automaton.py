@@ -1,8 +1,7 @@
-"""Finite automata over bytes: made smallest, explored from rules, intersected, and made of regular expressions."""
+"""Deterministic finite automata over bytes: exploration of transition rules, intersection, minimization."""
 
 import collections
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -10,15 +9,8 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from eagle_jax.checks import cut
-
 MOST_STATES = 20_000
 MEMORY, SECONDS = 2**30, 20.0  # that building one may take
-
-# Of alternatives outlines-core follows the first that is complete: of "a|ab" never the second. What is complete with
-# this after it alone is not cut short. No text has it: U+10FFFF is not a character.
-END = "\U0010ffff"
-
 
 State = TypeVar("State", bound=Hashable)
 
@@ -43,67 +35,6 @@ class ByteAutomaton:
             if state < 0:
                 return False
         return bool(self.final[state])
-
-
-@functools.lru_cache(maxsize=256)
-def cached_automaton(regex: str) -> ByteAutomaton:
-    """Returns the automaton of an expression of this package; it is kept."""
-    return regex_automaton(regex)
-
-
-def regex_automaton(regex: str) -> ByteAutomaton:
-    """Returns the automaton of the texts that a regular expression matches as a whole, in UTF-8.
-
-    The syntax is that of Rust's `regex`, without anchors inside, look-around, word boundaries and back references.
-    Some short expressions have automata that no memory holds: those of users are built in a process of their own
-    (`structured.form_workers`).
-
-    Raises:
-        ValueError: the expression is not one, or its automaton is too large.
-        ImportError: outlines-core is not installed.
-    """
-    try:
-        import outlines_core
-    except ImportError:
-        raise ImportError('structured output needs outlines-core: pip install "eagle-jax[structured]"') from None
-    vocabulary = outlines_core.Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
-    try:
-        index = outlines_core.Index(f"(?:{_without_anchors(regex)}){END}", vocabulary)
-    except ValueError as error:
-        if "Found no transitions" in str(error):
-            raise ValueError(f"no text matches the regular expression {cut(regex)!r}; change it") from None
-        raise ValueError(
-            f"the regular expression {cut(regex)!r} cannot be followed ({' '.join(str(error).split())[:200]}); "
-            "expected the syntax of Rust's regex, to match the whole text: without anchors inside, look-around, word "
-            "boundaries and back references"
-        ) from None
-    transitions, last = index.get_transitions(), index.get_final_states()
-    numbers = {
-        index.get_initial_state(),
-        *transitions,
-        *last,
-        *(to for row in transitions.values() for to in row.values()),
-    }
-    if len(numbers) > MOST_STATES:
-        raise too_large(repr(cut(regex)))
-    place = {number: i for i, number in enumerate(sorted(numbers))}
-    following = np.full((len(place), 256), -1, np.int32)
-    for state, row in transitions.items():
-        for byte, to in row.items():
-            if byte < 256:
-                following[place[state], byte] = place[to]
-    reached = np.arange(len(place))
-    for byte in END.encode():
-        reached = np.where(reached >= 0, following[reached, byte], -1)
-    final = (reached >= 0) & np.isin(reached, [place[number] for number in last])
-    return smallest(following, final, place[index.get_initial_state()], repr(cut(regex)))
-
-
-def _without_anchors(regex: str) -> str:
-    """Returns the expression without `^` before it and `$` after it, which are implied."""
-    is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
-    regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
-    return regex.removeprefix("^")
 
 
 class TooLarge(ValueError):

@@ -8,8 +8,9 @@ from eagle_jax.structured.automaton_builder import automaton_of
 from eagle_jax.structured.automaton_marks import after_reasoning, framed
 from eagle_jax.structured.automaton_parts import either, literal
 from eagle_jax.structured.automaton_union import either_of
-from eagle_jax.structured.byte_automaton import ByteAutomaton, regex_automaton
+from eagle_jax.structured.byte_automaton import ByteAutomaton
 from eagle_jax.structured.json_schema import schema_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 
 
 @dataclasses.dataclass(frozen=True)

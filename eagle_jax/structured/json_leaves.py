@@ -9,10 +9,10 @@ from typing import Any
 
 from eagle_jax.structured.automaton_builder import Part
 from eagle_jax.structured.automaton_parts import automaton, either, literal
-from eagle_jax.structured.byte_automaton import cached_automaton
 from eagle_jax.structured.json_keywords import BOUNDS, KEYWORDS, TYPES, count, names, types
 from eagle_jax.structured.json_numbers import Bound, numbers
 from eagle_jax.structured.json_regexes import NUMBER
+from eagle_jax.structured.regex_automaton import cached_automaton
 
 LARGEST = Decimal("1e400")  # of a bound
 

@@ -9,17 +9,10 @@ import numpy as np
 
 from eagle_jax.structured.automaton_builder import automaton_of
 from eagle_jax.structured.automaton_parts import automaton, either
-from eagle_jax.structured.byte_automaton import (
-    ByteAutomaton,
-    TooLarge,
-    cached_automaton,
-    explored,
-    intersection,
-    regex_automaton,
-    too_large,
-)
+from eagle_jax.structured.byte_automaton import ByteAutomaton, TooLarge, explored, intersection, too_large
 from eagle_jax.structured.json_keywords import count, names
 from eagle_jax.structured.json_regexes import CHARACTER, FORMATS, STRING, Alternative, alternatives
+from eagle_jax.structured.regex_automaton import cached_automaton, regex_automaton
 
 CHECKED_FORMATS = ("regex",)  # that validators check and that are not known here; others describe alone
 

@@ -13,8 +13,9 @@ from speller import DYNAMIC, END, RANDOM, SPELLER, TOKENIZER, asked, next_logits
 from eagle_jax import api
 from eagle_jax.api import Model, generate
 from eagle_jax.structured import automaton_cache as structured
-from eagle_jax.structured.byte_automaton import ByteAutomaton, regex_automaton
+from eagle_jax.structured.byte_automaton import ByteAutomaton
 from eagle_jax.structured.json_schema import schema_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 from eagle_jax.text.token_bytes import token_bytes
 
 jsonschema = pytest.importorskip("jsonschema")

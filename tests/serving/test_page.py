@@ -20,7 +20,7 @@ from eagle_jax import api
 from eagle_jax.api import Engine, generate
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.protocols.calls import chat_call
-from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.errors import ErrorResponse
 from eagle_jax.serving.ui import Page
 from eagle_jax.serving.ui import engines as engines_module
 from eagle_jax.serving.ui.engines import DraftMethod, Engines
@@ -150,7 +150,7 @@ def test_of_two_races_at_once_one_is_refused(served, monkeypatch):
         monkeypatch.setattr(page, "_asked", asked_for)
         request = types.SimpleNamespace(app=served.app)
         first, second = await asyncio.gather(page.race(request), page.race(request), return_exceptions=True)
-        assert isinstance(second, Refused) and second.status == 429
+        assert isinstance(second, ErrorResponse) and second.status == 429
         with pytest.raises(OSError, match="gone"):
             await first({"type": "http"}, gone, gone)
         await page.race(request)  # the next one may
@@ -211,14 +211,16 @@ def test_engines_make_room_for_each_other(monkeypatch):
         assert engines.method("auto", METHOD.tree) in engines and methods[0] not in engines
         async with engines.using(methods[0]) as one, engines.using(methods[1]):
             assert isinstance(one, FakeEngine) and one.name == "none"
-            with pytest.raises(Refused, match="as many ways to draft are in use as fit"):
+            with pytest.raises(ErrorResponse, match="as many ways to draft are in use as fit"):
                 async with engines.using(methods[2]):
                     pass
         async with engines.using(methods[0]):  # used again, so that the other one is older
             pass
         async with engines.using(methods[2]):
             assert FakeEngine.closed == ["lookahead"] and methods[0] in engines and methods[1] not in engines
-        with pytest.raises(Refused, match="the memory does not hold another engine for eagle; choose another drafter"):
+        with pytest.raises(
+            ErrorResponse, match="the memory does not hold another engine for eagle; choose another drafter"
+        ):
             async with engines.using(engines.method("eagle", (1, 1, 1))):
                 pass
         assert FakeEngine.closed == ["lookahead", "none", "prompt-lookup"]

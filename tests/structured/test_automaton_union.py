@@ -6,7 +6,8 @@ import pytest
 
 from eagle_jax.structured import automaton_union
 from eagle_jax.structured.automaton_union import either_of
-from eagle_jax.structured.byte_automaton import ByteAutomaton, regex_automaton
+from eagle_jax.structured.byte_automaton import ByteAutomaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 
 
 def accepts(automaton: ByteAutomaton, text: str) -> bool:

@@ -8,7 +8,7 @@ from schemas import random_text
 from sentencepiece_like import LLAMA2
 from speller import TOKENIZER
 
-from eagle_jax.structured.byte_automaton import regex_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 from eagle_jax.structured.token_automaton import TokenAutomaton, token_automaton
 from eagle_jax.text.detokenize import decode
 from eagle_jax.text.token_bytes import SPECIAL, token_bytes

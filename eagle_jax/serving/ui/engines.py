@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 from eagle_jax.api import METHODS, Engine, Model, method_of, tree_shape
-from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.errors import ErrorResponse
 
 Tree = str | tuple[int, ...]
 MOST = 4
@@ -44,7 +44,7 @@ class Engines:
         """Returns the one value that stands for a method in all its spellings.
 
         Raises:
-            Refused: there is no such method for this model, or its trees are too large.
+            ErrorResponse: there is no such method for this model, or its trees are too large.
         """
         method = self._usual(drafter, tree)
         if method in self:
@@ -52,10 +52,10 @@ class Engines:
         try:
             shape = tree_shape(self.model, method.drafter, tree_argument(method))
         except (ValueError, TypeError) as error:
-            raise Refused(400, str(error)) from None
+            raise ErrorResponse(400, str(error)) from None
         if shape.nodes > MOST_NODES or shape.depth > MOST_DEPTH:
             size = f"a tree of {shape.nodes} nodes and depth {shape.depth}"
-            raise Refused(400, f"{size}; expected {MOST_NODES} and {MOST_DEPTH} at most")
+            raise ErrorResponse(400, f"{size}; expected {MOST_NODES} and {MOST_DEPTH} at most")
         return method
 
     def _usual(self, drafter: str, tree: Tree) -> DraftMethod:
@@ -71,7 +71,7 @@ class Engines:
         """Yields the engine of one method, which is not closed while the block runs.
 
         Raises:
-            Refused: there is no room for another engine.
+            ErrorResponse: there is no room for another engine.
         """
         self._users[method] = self._users.get(method, 0) + 1
         try:
@@ -94,7 +94,7 @@ class Engines:
     async def _new(self, method: DraftMethod) -> Engine:
         while len(self._first) + len(self._engines) >= self._most:
             if not await self._make_room():
-                raise Refused(429, "as many ways to draft are in use as fit at a time; ask again later")
+                raise ErrorResponse(429, "as many ways to draft are in use as fit at a time; ask again later")
         try:
             return await asyncio.to_thread(self._make, method)
         except MemoryError:
@@ -104,7 +104,7 @@ class Engines:
         try:
             return await asyncio.to_thread(self._make, method)
         except MemoryError as error:
-            raise Refused(503, f"{error}; choose another drafter, or a smaller tree") from None
+            raise ErrorResponse(503, f"{error}; choose another drafter, or a smaller tree") from None
 
     def _make(self, method: DraftMethod) -> Engine:
         """Compiles an engine, which takes a while.

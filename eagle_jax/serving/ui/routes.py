@@ -17,7 +17,7 @@ from eagle_jax.protocols.base import event
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.endpoint import EventStream
-from eagle_jax.serving.errors import Json, Refused, log
+from eagle_jax.serving.errors import ErrorResponse, Json, log
 from eagle_jax.serving.service import Service, openai_defaults
 from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_argument
 from eagle_jax.serving.ui.race import race
@@ -99,7 +99,7 @@ class Page:
         """Streams an answer with a draft next to the same answer without one."""
         method, call = await self._asked(request)
         if self._racing.locked():
-            raise Refused(429, "another race is on; start this one when it is over")
+            raise ErrorResponse(429, "another race is on; start this one when it is over")
         await self._racing.acquire()  # at once, since nobody has it: no other request comes between
         seconds = request.app.state.service.limits.answer_seconds
         return _Holding(self._racing, _event_bytes(self._race(method, call, seconds)), seconds)
@@ -144,7 +144,7 @@ class Page:
             yield update
             if time.monotonic() > until and "verdict" not in update:
                 limit = f"{seconds:g} seconds, the longest that an answer may take here"
-                raise Refused(503, f"the race was ended after {limit}; let the answers be shorter")
+                raise ErrorResponse(503, f"the race was ended after {limit}; let the answers be shorter")
 
 
 class _Holding(EventStream):
@@ -166,24 +166,24 @@ async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     try:
         async for update in events:
             yield event(update)
-    except Refused as refused:
+    except ErrorResponse as refused:
         yield event(refused.body)
     except EngineError as error:
-        yield event(Refused(500, str(error)).body)
+        yield event(ErrorResponse(500, str(error)).body)
     except (ValueError, TypeError) as error:
-        yield event(Refused(400, str(error)).body)
+        yield event(ErrorResponse(400, str(error)).body)
     except Exception as error:
         log.exception("the page's request failed")
-        yield event(Refused(500, f"the server failed while making this answer ({type(error).__name__})").body)
+        yield event(ErrorResponse(500, f"the server failed while making this answer ({type(error).__name__})").body)
 
 
 def _check_access(request: Request) -> None:
-    """Raises `Refused` for those without the key, and when the server is about to stop."""
+    """Raises `ErrorResponse` for those without the key, and when the server is about to stop."""
     service: Service = request.app.state.service
     if not service.knows(request.headers.get("authorization", "")):
-        raise Refused(401, "the API key is missing or wrong", code="invalid_api_key")
+        raise ErrorResponse(401, "the API key is missing or wrong", code="invalid_api_key")
     if service.draining:
-        raise Refused(503, "the server is about to stop and takes no more requests", code="unavailable")
+        raise ErrorResponse(503, "the server is about to stop and takes no more requests", code="unavailable")
 
 
 def _tree(name: str, value: Any) -> Tree:
