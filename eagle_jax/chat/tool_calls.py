@@ -36,7 +36,7 @@ class CallReader:
         self._only_calls = True  # so far: where a call may stand bare
         self._separators = 0  # characters that stand before a bare call, as far as they were read
         self._begun: CallParser | None = None  # of the call that the text begins with
-        self._least = 1  # characters of the text that it reads at least
+        self._min_read = 1  # characters of the text that it reads at least
 
     def add(self, text: str) -> list[str | ToolCall]:
         """Reads more of the text and returns the pieces that are now certain."""
@@ -61,7 +61,7 @@ class CallReader:
                 continue
             if not self._begun.read(self._text, is_last):
                 break
-            size, calls, self._begun = max(self._begun.at, self._least), self._begun.calls, None
+            size, calls, self._begun = max(self._begun.at, self._min_read), self._begun.calls, None
             pieces += self._keep_calls(calls) if calls else self._text_pieces(self._text[:size])
             self._take(size)
         return pieces
@@ -87,7 +87,7 @@ class CallReader:
             self._take(len(mark))
             self._space = ""
             return True
-        self._begun, self._least = CallParser(self._format, self._functions), len(mark) or 1
+        self._begun, self._min_read = CallParser(self._format, self._functions), len(mark) or 1
         return True
 
     def _bare(self) -> int | None:

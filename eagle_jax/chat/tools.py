@@ -116,8 +116,8 @@ def call_schema(
     ]
     call = calls[0] if len(calls) == 1 else {"anyOf": calls, PLACE_KEYWORD: "tools"}
     if format.listed:
-        most = {} if parallel and choice.name is None else {"maxItems": 1}
-        call = {"type": "array", "items": call, "minItems": 1, **most, PLACE_KEYWORD: call[PLACE_KEYWORD]}
+        max_items = {} if parallel and choice.name is None else {"maxItems": 1}
+        call = {"type": "array", "items": call, "minItems": 1, **max_items, PLACE_KEYWORD: call[PLACE_KEYWORD]}
     if not format.head and not format.bare:
         call = call | {BETWEEN: [format.begin, format.end]}
     return call

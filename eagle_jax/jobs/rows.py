@@ -31,7 +31,7 @@ ENDPOINTS: Mapping[str, tuple[type[ResponseFormat], Callable[[dict[str, Any], bo
     "/v1/completions": (Completion, completion_call),
     "/v1/responses": (Responses, responses_call),
 }
-MOST_ANSWERS = 1024  # to one row
+MAX_ANSWERS = 1024  # to one row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,8 +170,8 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
         raise ValueError(response_format.with_request_field_names(str(error))) from None
     if call.stream:
         raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
-    if call.samples * len(call.prompts) > MOST_ANSWERS:
-        raise ValueError(f"n={call.samples}; expected {MOST_ANSWERS} answers to a row at most in all")
+    if call.samples * len(call.prompts) > MAX_ANSWERS:
+        raise ValueError(f"n={call.samples}; expected {MAX_ANSWERS} answers to a row at most in all")
     return response_format, dataclasses.replace(call, reports_steps=False)  # what it would add is written for every row
 
 

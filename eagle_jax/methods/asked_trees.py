@@ -33,10 +33,10 @@ def asked_tree(tree: Any) -> TreePolicy | None:
         and len(listed) in (2, 4)
         and all(is_whole_number(number) for number in listed[:-1])
     ):
-        sizes, least = [int(number) for number in listed[:-1]], listed[-1]
-        if is_number(least) and (least == 0 or not is_whole_number(least)):
+        sizes, min_probability = [int(number) for number in listed[:-1]], listed[-1]
+        if is_number(min_probability) and (min_probability == 0 or not is_whole_number(min_probability)):
             nodes, depth_steps, top_k = sizes if len(sizes) == 3 else (sizes[0], sizes[0] - 2, 1)
-            return DynamicTree(nodes, depth_steps, top_k, min_probability=float(least))
+            return DynamicTree(nodes, depth_steps, top_k, min_probability=float(min_probability))
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
         "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, depth, top_k, least) such as (8, 3, 2, 0.03), "

@@ -149,9 +149,9 @@ def default_tree(model: Model, name: str, rows: int, prompt_ratio: float = 0.0) 
     method, small = METHODS[name], on_cpu()
     groups = 1 if model.sharding is None else model.sharding.sizes[DATA]
     default = cpu_default(model) if small else ON_ACCELERATORS
-    most = default.max_batch_nodes * groups // rows
-    pays = most >= default.min_nodes and (prompt_ratio <= default.max_prompt_ratio or not method.needs[1])
-    return method.trees(model, small, most) if pays and method.trees is not None else None
+    max_nodes = default.max_batch_nodes * groups // rows
+    pays = max_nodes >= default.min_nodes and (prompt_ratio <= default.max_prompt_ratio or not method.needs[1])
+    return method.trees(model, small, max_nodes) if pays and method.trees is not None else None
 
 
 def _shares(model: Model, name: str, tree: TreePolicy) -> bool:

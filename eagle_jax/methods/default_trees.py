@@ -76,39 +76,39 @@ def _in_bfloat16(model: Any) -> bool:
     return getattr(model.target, "dtype", None) == jnp.bfloat16
 
 
-def shrink_to(tree: DynamicTree, most: int) -> DynamicTree:
+def shrink_to(tree: DynamicTree, max_nodes: int) -> DynamicTree:
     """Returns the tree cut down to `most` nodes (at least 2) in its own proportions: narrower first, then less deep.
     One with a beam has the likeliest nodes of those that it had, and so has one that ends where the drafter is unsure.
     """
-    if tree.nodes <= most:
+    if tree.nodes <= max_nodes:
         return tree
     if tree.min_probability:
-        return dataclasses.replace(tree, nodes=most, depth_steps=min(tree.depth_steps, most - 2))
+        return dataclasses.replace(tree, nodes=max_nodes, depth_steps=min(tree.depth_steps, max_nodes - 2))
     if tree.beam is not None:
-        beam, steps = max(1, tree.beam * most // tree.nodes), min(tree.depth_steps, most - 2)
-        nodes = min(most, 1 + num_candidates(steps, tree.top_k, beam))
+        beam, steps = max(1, tree.beam * max_nodes // tree.nodes), min(tree.depth_steps, max_nodes - 2)
+        nodes = min(max_nodes, 1 + num_candidates(steps, tree.top_k, beam))
         return dataclasses.replace(tree, nodes=nodes, depth_steps=steps, beam=beam)
-    width = max(1, tree.top_k * most // tree.nodes)
-    steps = min(tree.depth_steps, most - 2, most.bit_length())
-    return DynamicTree(min(most, 1 + width + steps * width**2), steps, width)
+    width = max(1, tree.top_k * max_nodes // tree.nodes)
+    steps = min(tree.depth_steps, max_nodes - 2, max_nodes.bit_length())
+    return DynamicTree(min(max_nodes, 1 + width + steps * width**2), steps, width)
 
 
-def eagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
+def eagle_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> DynamicTree:
     """Returns EAGLE's default tree. On accelerators a step that verifies 60 rows should take about as long as one of a
     single row. On CPU cores every row costs, so little of a tree pays.
     """
     if small:
-        return shrink_to(cpu_default(model).tree, most)
-    return shrink_to(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), most)
+        return shrink_to(cpu_default(model).tree, max_nodes)
+    return shrink_to(dataclasses.replace(PUBLISHED, top_k=min(PUBLISHED.top_k, model.head.draft_vocab_size)), max_nodes)
 
 
-def hybrid_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+def hybrid_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> TreePolicy:
     """Leaves room for the tokens that are copied on top of it."""
-    tree = eagle_tree(model, small, most)
+    tree = eagle_tree(model, small, max_nodes)
     return shrink_to(tree, 7) if small else tree
 
 
-def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
+def dflash_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> DynamicTree:
     """Returns DFlash's default tree. Published are a chain of all that the block drafts (DFlash), and of a causal head
     the likeliest paths over the slots' seven best tokens (JetSpec, budget 128).
 
@@ -116,22 +116,22 @@ def dflash_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
     """
     depth, causal_layers = model.head.num_drafted, model.head.config.causal_layers
     if small:
-        return shrink_to(_short_chain(depth), most)
+        return shrink_to(_short_chain(depth), max_nodes)
     if len(causal_layers) < model.head.config.layers.num_hidden_layers:
-        return shrink_to(DynamicTree.chain(depth + 1), most)
+        return shrink_to(DynamicTree.chain(depth + 1), max_nodes)
     width = min(7, model.head.max_children)
     # a Markov head has a product over the vocabulary for each row of a frontier
     beam = 127 if model.head.config.markov is None else None
     nodes = min(128, 1 + num_candidates(depth - 1, width, beam))
-    return shrink_to(DynamicTree(nodes, depth - 1, width, beam and nodes - 1), most)
+    return shrink_to(DynamicTree(nodes, depth - 1, width, beam and nodes - 1), max_nodes)
 
 
-def peagle_tree(model: Any, small: bool, most: int = UNLIMITED) -> DynamicTree:
+def peagle_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> DynamicTree:
     """Returns P-EAGLE's default tree. Published is a chain of all that one pass drafts. On CPU cores it ends where
     the head is unsure.
     """
     depth = model.head.num_drafted
-    return shrink_to(_short_chain(depth) if small else DynamicTree.chain(depth + 1), most)
+    return shrink_to(_short_chain(depth) if small else DynamicTree.chain(depth + 1), max_nodes)
 
 
 def _short_chain(depth: int) -> DynamicTree:
@@ -141,19 +141,19 @@ def _short_chain(depth: int) -> DynamicTree:
     return DynamicTree.chain(min(6, depth + 1), 0.15)
 
 
-def heads_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
+def heads_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> TreePolicy:
     """Returns the published tree; with fewer heads than it is deep, one that grows to as many nodes."""
     heads = model.head.num_drafted
     if small:
-        return shrink_to(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), most)
-    if heads >= MEDUSA_TREE.depth and most >= MEDUSA_TREE.nodes:
+        return shrink_to(DynamicTree(4 if heads > 1 else 3, min(heads, 3) - 1, 2), max_nodes)
+    if heads >= MEDUSA_TREE.depth and max_nodes >= MEDUSA_TREE.nodes:
         return MEDUSA_TREE
-    return shrink_to(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), most)
+    return shrink_to(DynamicTree(64 if heads > 1 else 11, heads - 1, 10), max_nodes)
 
 
-def draft_model_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    return shrink_to(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), most)
+def draft_model_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> TreePolicy:
+    return shrink_to(DynamicTree(4, 2, 1) if small else DynamicTree(6, 4, 1), max_nodes)
 
 
-def recycling_tree(model: Any, small: bool, most: int = UNLIMITED) -> TreePolicy:
-    return likeliest_tree(min(4 if small else 80, most), RANKS)
+def recycling_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> TreePolicy:
+    return likeliest_tree(min(4 if small else 80, max_nodes), RANKS)

@@ -16,7 +16,7 @@ from eagle_jax.protocols.structured import take_form
 from eagle_jax.protocols.tools import tools_of
 from eagle_jax.requests.processing import Processing, check_processing
 
-MOST_STOPS, LONGEST_STOP = 64, 500
+MAX_STOPS, LONGEST_STOP = 64, 500
 LARGEST_SEED = 2**63 - 1
 LARGEST = 2**31 - 1
 
@@ -133,9 +133,9 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
     ]
     samples = fields.take("n", whole_number(1, LARGEST), 1)
     echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole_number(0, 20), None)
-    least = 0 if echo or prompt_logprobs is not None else 1
+    minimum = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
-        **_longest(fields, least),
+        **_longest(fields, minimum),
         "logprobs": (top := fields.take("logprobs", whole_number(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
@@ -231,10 +231,10 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
     return dataclasses.replace(call, ignored=tuple(fields.end()))
 
 
-def _longest(fields: Fields, least: int) -> dict[str, Any]:
+def _longest(fields: Fields, minimum: int) -> dict[str, Any]:
     """Returns the longest answer, under either of its names."""
     old, new = (
-        fields.take(name, whole_number(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens")
+        fields.take(name, whole_number(minimum, LARGEST), None) for name in ("max_tokens", "max_completion_tokens")
     )
     if old is not None and new is not None and old != new:
         raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
@@ -267,11 +267,11 @@ def _stop(name: str, value: Any) -> list[str]:
     several = [value] if isinstance(value, str) else value
     if (
         not isinstance(several, list)
-        or len(several) > MOST_STOPS
+        or len(several) > MAX_STOPS
         or not all(isinstance(s, str) and 0 < len(s) <= LONGEST_STOP for s in several)
     ):
         raise wrong(
-            name, f"{name} has to be a text or {MOST_STOPS} texts at most, each of 1 to {LONGEST_STOP} characters"
+            name, f"{name} has to be a text or {MAX_STOPS} texts at most, each of 1 to {LONGEST_STOP} characters"
         )
     return several
 

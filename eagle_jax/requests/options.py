@@ -14,7 +14,7 @@ from eagle_jax.loop.state import MAX_TOP_LOGPROBS
 from eagle_jax.requests.processing import LISTS, LogitsOptions, check_processing
 
 LARGEST_INT32 = 2**31 - 1
-MOST_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
+MAX_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Options(LogitsOptions):
     top_logprobs: int = 0
 
     def __post_init__(self):
-        for name, least in (("max_new_tokens", 1), ("top_k", 0)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        for name, minimum in (("max_new_tokens", 1), ("top_k", 0)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), minimum))
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, finite(name, getattr(self, name)))
         if not isinstance(self.logprobs, (bool, np.bool_)):
@@ -152,6 +152,6 @@ def seeds_for(seed: int | Sequence[int], prompts: int) -> list[int]:
 
 def sample_number(number: Any) -> int:
     """Returns the number of an answer among several of one prompt and seed, from 0."""
-    if whole_number("sample", number, 0) >= MOST_SAMPLES:
-        raise ValueError(f"sample={number}; expected a whole number below {MOST_SAMPLES}")
+    if whole_number("sample", number, 0) >= MAX_SAMPLES:
+        raise ValueError(f"sample={number}; expected a whole number below {MAX_SAMPLES}")
     return int(number)

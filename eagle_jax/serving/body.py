@@ -12,17 +12,17 @@ PATIENCE = 16  # bodies that are too large are read on to so many times the limi
 CLOSE = {"connection": "close"}
 
 
-async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[str, Any]:
+async def read_json(request: Request, max_bytes: int, seconds: float) -> dict[str, Any]:
     """Returns the JSON object that was sent.
 
     Raises:
-        ErrorResponse: it is too large (413), too slow (408), no JSON (400), or from a web page and of another type (415).
-        ClientDisconnect: the client went away.
+        ErrorResponse: the body is too large (413), too slow (408), not JSON (400), or of another content type (415).
+        ClientDisconnect: the client disconnected.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         async with asyncio.timeout(seconds):
-            body = await _read(request, most_bytes)
+            body = await _read(request, max_bytes)
     except TimeoutError:
         raise ErrorResponse(
             408, f"the body did not come within {seconds:g} seconds; send it at once", headers=CLOSE
@@ -33,16 +33,16 @@ async def read_json(request: Request, most_bytes: int, seconds: float) -> dict[s
     return _parsed(body)
 
 
-async def _read(request: Request, most_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int) -> bytes:
     body, size = bytearray(), 0
     async for piece in request.stream():
         size += len(piece)
-        if size <= most_bytes:
+        if size <= max_bytes:
             body += piece
-        elif size > PATIENCE * most_bytes:
+        elif size > PATIENCE * max_bytes:
             break
-    if size > most_bytes:
-        raise ErrorResponse(413, f"the body is larger than {most_bytes} bytes; send less", headers=CLOSE)
+    if size > max_bytes:
+        raise ErrorResponse(413, f"the body is larger than {max_bytes} bytes; send less", headers=CLOSE)
     return bytes(body)
 
 

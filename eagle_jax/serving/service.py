@@ -146,10 +146,12 @@ class Service:
 
     async def submit(self, engine: Engine, call: Call) -> "RequestTickets":
         """Puts all answers that a request asks for into an engine's queue. Raises `ErrorResponse`."""
-        prompts, most = len(call.prompts), engine.max_queue
-        if prompts * call.samples > most:
+        prompts, max_answers = len(call.prompts), engine.max_queue
+        if prompts * call.samples > max_answers:
             what = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
-            message = f"{' with '.join(what)}; expected {most} answers at most in all, which is what may wait here"
+            message = (
+                f"{' with '.join(what)}; expected {max_answers} answers at most in all, which is what may wait here"
+            )
             raise ErrorResponse(400, message, param="n" if call.samples > 1 else "prompt")
         # making an automaton may take seconds, and has to leave threads to all others
         has_form = any(name in call.options for name in FORMS)

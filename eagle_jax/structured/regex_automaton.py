@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from eagle_jax.checks import cut
-from eagle_jax.structured.byte_automaton import MOST_STATES, ByteAutomaton, smallest, too_large
+from eagle_jax.structured.byte_automaton import MAX_STATES, ByteAutomaton, minimize, too_large
 
 # Of alternatives, outlines-core follows the first that completes: of "a|ab", never the second. An expression that
 # completes only after this character is not cut short. No text contains it: U+10FFFF is not a character.
@@ -19,14 +19,14 @@ def cached_automaton(regex: str) -> ByteAutomaton:
 
 
 def regex_automaton(regex: str) -> ByteAutomaton:
-    """Returns the automaton of the texts that a regular expression matches as a whole, in UTF-8.
+    """Returns the automaton of the UTF-8 texts that a regular expression matches as a whole.
 
-    The syntax is that of Rust's `regex`, without anchors inside, look-around, word boundaries and back references.
-    Some short expressions have automata that no memory holds: those of users are built in a process of their own
+    The syntax is that of Rust's `regex` without inner anchors, look-around, word boundaries and back references. Some
+    short expressions have automata that exceed any memory, so users' expressions are compiled in a separate process
     (`structured.form_workers`).
 
     Raises:
-        ValueError: the expression is not one, or its automaton is too large.
+        ValueError: the expression is invalid, or its automaton is too large.
         ImportError: outlines-core is not installed.
     """
     try:
@@ -40,34 +40,33 @@ def regex_automaton(regex: str) -> ByteAutomaton:
         if "Found no transitions" in str(error):
             raise ValueError(f"no text matches the regular expression {cut(regex)!r}; change it") from None
         raise ValueError(
-            f"the regular expression {cut(regex)!r} cannot be followed ({' '.join(str(error).split())[:200]}); "
-            "expected the syntax of Rust's regex, to match the whole text: without anchors inside, look-around, word "
-            "boundaries and back references"
+            f"the regular expression {cut(regex)!r} is not supported ({' '.join(str(error).split())[:200]}); "
+            "expected the syntax of Rust's regex without inner anchors, look-around, word boundaries or back references"
         ) from None
-    transitions, last = index.get_transitions(), index.get_final_states()
+    transitions, final_states = index.get_transitions(), index.get_final_states()
     numbers = {
         index.get_initial_state(),
         *transitions,
-        *last,
-        *(to for row in transitions.values() for to in row.values()),
+        *final_states,
+        *(target for row in transitions.values() for target in row.values()),
     }
-    if len(numbers) > MOST_STATES:
+    if len(numbers) > MAX_STATES:
         raise too_large(repr(cut(regex)))
-    place = {number: i for i, number in enumerate(sorted(numbers))}
-    following = np.full((len(place), 256), -1, np.int32)
+    index_of = {number: i for i, number in enumerate(sorted(numbers))}
+    table = np.full((len(index_of), 256), -1, np.int32)
     for state, row in transitions.items():
-        for byte, to in row.items():
+        for byte, target in row.items():
             if byte < 256:
-                following[place[state], byte] = place[to]
-    reached = np.arange(len(place))
+                table[index_of[state], byte] = index_of[target]
+    reached = np.arange(len(index_of))
     for byte in END.encode():
-        reached = np.where(reached >= 0, following[reached, byte], -1)
-    final = (reached >= 0) & np.isin(reached, [place[number] for number in last])
-    return smallest(following, final, place[index.get_initial_state()], repr(cut(regex)))
+        reached = np.where(reached >= 0, table[reached, byte], -1)
+    final = (reached >= 0) & np.isin(reached, [index_of[number] for number in final_states])
+    return minimize(table, final, index_of[index.get_initial_state()], repr(cut(regex)))
 
 
 def _without_anchors(regex: str) -> str:
-    """Returns the expression without `^` before it and `$` after it, which are implied."""
+    """Removes a leading `^` and a trailing `$`, which are implied."""
     is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
     regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
     return regex.removeprefix("^")

@@ -11,7 +11,7 @@ from typing import Any
 INCOMPLETE = "\ufffd"  # what a decoder makes of the bytes of an incomplete character
 CONTEXT = 8  # tokens that new ones are decoded with, at least
 # And at most: within so many bytes decoding finds the same characters as from the beginning; none has more than four.
-MOST_CONTEXT = 4 * CONTEXT
+MAX_CONTEXT_TOKENS = 4 * CONTEXT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class IncrementalDetokenizer:
         new = self._complete_text(self._text)
         if new:
             self._open, self._emitted = "", len(self._text.rstrip(INCOMPLETE))
-        if len(self._window) > 2 * CONTEXT and (not self._open or len(self._window) > 2 * MOST_CONTEXT):
+        if len(self._window) > 2 * CONTEXT and (not self._open or len(self._window) > 2 * MAX_CONTEXT_TOKENS):
             waiting = len(self._text) - self._begin(self._text)
             self._window = _context(self._tokenizer, self._window)
             self._text = decode(self._tokenizer, self._window)
@@ -181,7 +181,7 @@ def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
     character in front of the last four bytes for those whose tokens are parts of characters.
     """
     size, context = CONTEXT, list[int]()
-    while tokenizer is not None and size <= MOST_CONTEXT:
+    while tokenizer is not None and size <= MAX_CONTEXT_TOKENS:
         context = [*itertools.islice(_spoken(tokenizer, reversed(token_ids)), size)][::-1]
         if len(context) < size or decode(tokenizer, context).rstrip(INCOMPLETE):
             break

@@ -18,7 +18,7 @@ from eagle_jax.training.settings import (
     FeaturesConfig,
     HeadConfig,
     OptimizerConfig,
-    at_least,
+    check_minimum,
 )
 from eagle_jax.training.typed import build, overlay, read_yaml
 
@@ -86,7 +86,7 @@ class TrainConfig:
 
     def __post_init__(self):
         for name in ("steps", "batch", "accumulate", "log_every"):
-            at_least(1, name, getattr(self, name))
+            check_minimum(1, name, getattr(self, name))
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed}; expected a whole number from 0 to {2**63 - 1}")
         if self.optimizer.warmup >= self.steps:

@@ -152,5 +152,5 @@ def _nothing(files: Sequence[str], dropped: Sequence[Dropped]) -> str:
     where = ", ".join(files) or "no file"
     if not dropped:
         return f"{where}: there is no conversation in it"
-    most, count = dropped[0], sum(reason.count for reason in dropped)
-    return f"{where}: none of {count} conversations can be used; at {most.places[0]}: {most.reason}"
+    most_frequent, count = dropped[0], sum(reason.count for reason in dropped)
+    return f"{where}: none of {count} conversations can be used; at {most_frequent.places[0]}: {most_frequent.reason}"

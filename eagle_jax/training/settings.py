@@ -4,9 +4,9 @@ import dataclasses
 from typing import Literal
 
 
-def at_least(least: int, name: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise ValueError(f"{name}={value}; expected {least} or more")
+def check_minimum(minimum: int, name: str, value: int | None) -> None:
+    if value is not None and value < minimum:
+        raise ValueError(f"{name}={value}; expected {minimum} or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class Data:
             raise ValueError("data.train names no file; give at least one")
         if not 0 < self.held_out_share < 1:
             raise ValueError(f"data.held_out_share={self.held_out_share}; expected a share between 0 and 1")
-        at_least(3, "data.length", self.length)
-        at_least(1, "data.limit", self.limit)
+        check_minimum(3, "data.length", self.length)
+        check_minimum(1, "data.limit", self.limit)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,11 +99,11 @@ class HeadConfig:
     start: str | None = None
 
     def __post_init__(self):
-        at_least(1, "head.layers", self.layers)
-        at_least(0, "head.mask_token_id", self.mask_token_id)
+        check_minimum(1, "head.layers", self.layers)
+        check_minimum(0, "head.mask_token_id", self.mask_token_id)
         for name in (*_SIZES, "block_size", *_LAYER_SIZES):
-            at_least(1, f"head.{name}", getattr(self, name))
-        at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
+            check_minimum(1, f"head.{name}", getattr(self, name))
+        check_minimum(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":
             raise ValueError(
                 f"head.start and head.draft_vocab_size are both set with method {self.method}; expected eagle1, since "
@@ -198,7 +198,7 @@ class OptimizerConfig:
             raise ValueError(f"optimizer.betas={self.betas}; expected two numbers from 0 up to 1")
         if not 0 <= self.final <= 1 or self.weight_decay < 0:
             raise ValueError(f"optimizer: final={self.final} must be a share, weight_decay={self.weight_decay} not < 0")
-        at_least(0, "optimizer.warmup", self.warmup)
+        check_minimum(0, "optimizer.warmup", self.warmup)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,8 +214,8 @@ class CheckpointConfig:
     keep: int = 2
 
     def __post_init__(self):
-        at_least(1, "checkpoint.every", self.every)
-        at_least(1, "checkpoint.keep", self.keep)
+        check_minimum(1, "checkpoint.every", self.every)
+        check_minimum(1, "checkpoint.keep", self.keep)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -238,8 +238,8 @@ class EvaluationConfig:
     temperature: float = 0.0
 
     def __post_init__(self):
-        at_least(1, "evaluation.depth", self.depth)
-        at_least(1, "evaluation.max_new_tokens", self.max_new_tokens)
-        at_least(1, "evaluation.limit", self.limit)
+        check_minimum(1, "evaluation.depth", self.depth)
+        check_minimum(1, "evaluation.max_new_tokens", self.max_new_tokens)
+        check_minimum(1, "evaluation.limit", self.limit)
         if self.temperature < 0:
             raise ValueError(f"evaluation.temperature={self.temperature}; expected 0, which is greedy, or more")

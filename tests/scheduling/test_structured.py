@@ -159,7 +159,7 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
         ({"choices": []}, "expected a list of texts"),
         ({"choices": "yes"}, "expected a list of texts"),
         ({"choices": ["a"], "regex": "b"}, "both give the form"),
-        ({"regex": "("}, "cannot be followed"),
+        ({"regex": "("}, "is not supported"),
         ({"regex": 3}, "expected a regular expression"),
         ({"json_schema": "{"}, "not a JSON schema"),
         ({"json_schema": 4}, "json_schema=4; expected a JSON schema: an object"),

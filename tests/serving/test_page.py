@@ -206,7 +206,7 @@ def test_engines_make_room_for_each_other(monkeypatch):
     monkeypatch.setattr(FakeEngine, "closed", [])
 
     async def story() -> None:
-        engines = Engines(SPELLER, most=3, first={METHOD: FakeEngine(SPELLER, drafter="first", tree=None)})
+        engines = Engines(SPELLER, max_engines=3, first={METHOD: FakeEngine(SPELLER, drafter="first", tree=None)})
         methods = [engines.method(name, "auto") for name in ("none", "lookahead", "prompt-lookup")]
         assert engines.method("auto", METHOD.tree) in engines and methods[0] not in engines
         async with engines.using(methods[0]) as one, engines.using(methods[1]):

@@ -7,7 +7,7 @@ import pytest
 from eagle_jax.chat.harmony import ANALYSIS, FINAL
 from eagle_jax.chat.tool_formats import FORMATS
 from eagle_jax.chat.tools import ToolChoice, call_schema, check_tools
-from eagle_jax.structured.automaton_marks import after_reasoning, framed
+from eagle_jax.structured.automaton_marks import after_reasoning, surround
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.json_schema import schema_automaton
 from eagle_jax.text.token_bytes import SPECIAL
@@ -40,7 +40,7 @@ def test_a_form_after_reasoning_that_the_prompt_has_begun():
 
 
 def test_texts_around_a_form():
-    made = framed(YES.automaton(), "<a>\nto [B] ", "</a>", "choices")
+    made = surround(YES.automaton(), "<a>\nto [B] ", "</a>", "choices")
     assert made.accepts(b"<a>\nto [B] yes</a>")
     assert made.accepts(SPECIAL + b"<a>\nto " + SPECIAL + b"[B] no" + SPECIAL + b"</a>")
     assert not made.accepts(b"yes") and not made.accepts(b"<a>to [B] yes</a>")

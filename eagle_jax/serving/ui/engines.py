@@ -10,8 +10,8 @@ from eagle_jax.api import METHODS, Engine, Model, method_of, tree_shape
 from eagle_jax.serving.errors import ErrorResponse
 
 Tree = str | tuple[int, ...]
-MOST = 4
-MOST_NODES, MOST_DEPTH = 256, 16  # of trees; every level is a part of the program to compile
+MAX_ENGINES = 4
+MAX_NODES, MAX_DEPTH = 256, 16  # of trees; every level is a part of the program to compile
 
 
 class DraftMethod(NamedTuple):
@@ -26,15 +26,20 @@ class Engines:
 
     Args:
         model: from `load`.
-        most: engines at a time, those of `first` included; the one that was used longest ago makes room for a new one.
-        room: arguments of the engines that are made here, `rows` and `max_tokens`.
-        first: engines that are there already; they are never closed here.
+        max_engines: maximum number of engines, `first` included; the least recently used one is closed for a new one.
+        room: `rows` and `max_tokens` of the engines that are created here.
+        first: existing engines, which are never closed here.
     """
 
     def __init__(
-        self, model: Model, *, most: int = MOST, first: Mapping[DraftMethod, Engine] | None = None, **room: Any
+        self,
+        model: Model,
+        *,
+        max_engines: int = MAX_ENGINES,
+        first: Mapping[DraftMethod, Engine] | None = None,
+        **room: Any,
     ):
-        self.model, self._most, self._room = model, most, room
+        self.model, self._max_engines, self._room = model, max_engines, room
         self._first = {self._usual(*method): engine for method, engine in (first or {}).items()}
         self._engines: dict[DraftMethod, Engine] = {}  # the one that was used last is the last
         self._users: dict[DraftMethod, int] = {}
@@ -53,9 +58,9 @@ class Engines:
             shape = tree_shape(self.model, method.drafter, tree_argument(method))
         except (ValueError, TypeError) as error:
             raise ErrorResponse(400, str(error)) from None
-        if shape.nodes > MOST_NODES or shape.depth > MOST_DEPTH:
+        if shape.nodes > MAX_NODES or shape.depth > MAX_DEPTH:
             size = f"a tree of {shape.nodes} nodes and depth {shape.depth}"
-            raise ErrorResponse(400, f"{size}; expected {MOST_NODES} and {MOST_DEPTH} at most")
+            raise ErrorResponse(400, f"{size}; expected {MAX_NODES} and {MAX_DEPTH} at most")
         return method
 
     def _usual(self, drafter: str, tree: Tree) -> DraftMethod:
@@ -92,7 +97,7 @@ class Engines:
             return engine
 
     async def _new(self, method: DraftMethod) -> Engine:
-        while len(self._first) + len(self._engines) >= self._most:
+        while len(self._first) + len(self._engines) >= self._max_engines:
             if not await self._make_room():
                 raise ErrorResponse(429, "as many ways to draft are in use as fit at a time; ask again later")
         try:

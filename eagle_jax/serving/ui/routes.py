@@ -19,7 +19,7 @@ from eagle_jax.serving.body import read_json
 from eagle_jax.serving.endpoint import EventStream
 from eagle_jax.serving.errors import ErrorResponse, Json, log
 from eagle_jax.serving.service import Service, openai_defaults
-from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_argument
+from eagle_jax.serving.ui.engines import MAX_NODES, DraftMethod, Engines, Tree, tree_argument
 from eagle_jax.serving.ui.race import race
 from eagle_jax.serving.ui.step_events import StepEvents, summary
 
@@ -190,9 +190,9 @@ def _tree(name: str, value: Any) -> Tree:
     """Returns a name of a tree, or whole numbers."""
     if isinstance(value, str) and len(value) <= 40:
         return value
-    numbers = value if isinstance(value, list) and len(value) <= MOST_NODES else []
-    if not numbers or not all(type(number) is int and -1 <= number <= MOST_NODES for number in numbers):
-        raise wrong(name, f"{name} is neither a word nor up to {MOST_NODES} whole numbers from -1 to {MOST_NODES}")
+    numbers = value if isinstance(value, list) and len(value) <= MAX_NODES else []
+    if not numbers or not all(type(number) is int and -1 <= number <= MAX_NODES for number in numbers):
+        raise wrong(name, f"{name} is neither a word nor up to {MAX_NODES} whole numbers from -1 to {MAX_NODES}")
     return tuple(numbers)
 
 
