@@ -80,7 +80,7 @@ def measure(model: api.Model, options: argparse.Namespace, asked: dict[str, Any]
     before, decoded, start = 0, 0.0, time.perf_counter()
     for chunk in chunks:
         arrived = time.perf_counter()
-        chat.deltas(pending, chunk)
+        chat.chunk_choices(pending, chunk)
         written = time.perf_counter()
         reader.add(json.dumps(chunk.text)[1:-1])
         read = time.perf_counter()

@@ -30,7 +30,7 @@ def is_message(message: Any) -> bool:
     return isinstance(message.get("role"), str) and has_content
 
 
-def content_of(fields: Fields) -> str | None:
+def take_content(fields: Fields) -> str | None:
     """Returns the text of a message, or its refusal; None if it has neither.
 
     `content` is text or a list of parts.
@@ -75,7 +75,7 @@ def for_template(messages: Sequence[Message], where: str, template: str = "") ->
     number = 0  # of the next call
     fields = Fields({}, ignore_unknown=True)  # templates may read what is not known here
     for i, message in enumerate(messages):
-        role, content = message.get("role"), content_of(fields.inside(f"messages[{i}]", dict(message)))
+        role, content = message.get("role"), take_content(fields.inside(f"messages[{i}]", dict(message)))
         more: dict[str, Any] = {"role": SAME_ROLES.get(str(role), role), "content": content or ""}
         if calls := message.get("tool_calls"):
             more |= {"tool_calls": _calls(calls, where)}

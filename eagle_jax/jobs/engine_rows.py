@@ -60,9 +60,13 @@ def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> PendingRow
     scores: list[Ticket] = []
     try:
         response_format, answers, call = prepared(row, engine.model.tokenizer)
-        scores = [] if call.scored is None else engine.submit_scores(call.prompts, top_logprobs=call.scored)
+        scores = (
+            []
+            if call.prompt_top_logprobs is None
+            else engine.submit_scores(call.prompts, top_logprobs=call.prompt_top_logprobs)
+        )
         tickets = [ticket for ticket in scores for _ in range(call.samples)]
-        if call.is_answered:
+        if call.generates_answer:
             options, seeds = drawn(row, call, defaults, engine.model.tokenizer)
             tickets = _submit(engine, call.prompts, range(call.samples), options, seeds)
     except UNANSWERABLE as error:

@@ -46,7 +46,7 @@ class PendingRow:
     @property
     def requests(self) -> list[Request]:
         """The requests that get an answer, in the order of the tickets."""
-        return [ticket.request for ticket in self.response.tickets] if self.response.call.is_answered else []
+        return [ticket.request for ticket in self.response.tickets] if self.response.call.generates_answer else []
 
     def score(self, model: Model) -> None:
         """Reads the prompts whose own log-probabilities are asked for: row by row, so that no neighbour matters."""
@@ -103,17 +103,17 @@ def refused(row: Row, error: Exception) -> Refused:
 
 def _ask(model: Model, row: Row, defaults: Defaults) -> PendingRow:
     response_format, answers, call = prepared(row, model.tokenizer)
-    top = call.scored
+    top = call.prompt_top_logprobs
     scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
     requests = [score for score in scores for _ in range(call.samples)]
-    if call.is_answered:
+    if call.generates_answer:
         options, seeds = drawn(row, call, defaults, model.tokenizer)
         several = requests_for(model, call.prompts, [options] * len(call.prompts), seeds, call.samples)
         requests = [with_form(model, request) for request in several]
     tickets = _tickets(model, requests)
-    scored = _tickets(model, scores) if call.is_answered else tickets[:: call.samples]
+    scored = _tickets(model, scores) if call.generates_answer else tickets[:: call.samples]
     response = pending_response(row, call, response_format, tickets, scored)
-    return PendingRow(row, response_format, answers, response, len(requests) if call.is_answered else 0)
+    return PendingRow(row, response_format, answers, response, len(requests) if call.generates_answer else 0)
 
 
 def prepared(row: Row, tokenizer: Any) -> tuple[ResponseFormat | None, ChatAnswers, Call]:

@@ -10,13 +10,13 @@ from eagle_jax.checks import as_json
 from eagle_jax.fields import Fields, anything, listed, mapping, text, whole_number
 from eagle_jax.jobs.lines import Line, lines_of
 from eagle_jax.protocols.base import ResponseFormat
-from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
+from eagle_jax.protocols.calls import IGNORED, MAX_INT32, Call, chat_call, completion_call, take_chat
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.protocols.completions import Completion
 from eagle_jax.protocols.responses import Responses
 from eagle_jax.protocols.responses_call import responses_call
 from eagle_jax.protocols.structured import take_form
-from eagle_jax.protocols.tools import tools_of
+from eagle_jax.protocols.tools import take_tools
 from eagle_jax.requests.options import Options, seeds_for
 from eagle_jax.requests.processing import LogitsOptions, Processing, check_processing
 from eagle_jax.structured.checks import FORMS
@@ -156,7 +156,7 @@ def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[R
     """Parses the request in an OpenAI envelope, as the server reads it; returns the form of its answer too."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:
-        raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
+        raise ValueError(f"field {as_json(unknown[0])} next to body is not known; expected {', '.join(ENVELOPE)}")
     url, body = envelope.get("url"), envelope["body"]
     if url is not None and url not in ENDPOINTS:
         raise ValueError(f"url {as_json(url)}; expected one of {', '.join(ENDPOINTS)}")
@@ -185,11 +185,11 @@ def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
     [(kind, prompt)] = prompts.items()
     tools = None
     if kind == "messages":  # as `generate` takes them: templates may read more than OpenAI's fields
-        prompt, tools = chat_of(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
-    elif tools_of(fields) is not None:
-        raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
+        prompt, tools = take_chat(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
+    elif take_tools(fields) is not None:
+        raise ValueError("tools with a prompt that is not a chat; give messages, or leave tools out")
     lengths = {
-        name: length for name in LENGTHS if (length := fields.take(name, whole_number(1, LARGEST), None)) is not None
+        name: length for name in LENGTHS if (length := fields.take(name, whole_number(1, MAX_INT32), None)) is not None
     }
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{' and '.join(lengths)} mean the same and differ; give one of them")

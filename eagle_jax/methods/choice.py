@@ -92,7 +92,7 @@ def choose(model: Model, drafter: str | Drafter, tree: Any) -> Choice:
     """
     if isinstance(drafter, Drafter):
         if not tree_is(tree, "auto"):
-            raise ValueError(f"tree={tree!r} beside a drafter object, which has its own tree; leave tree out")
+            raise ValueError(f"tree={tree!r} with a drafter object, which has its own tree; leave tree out")
         return Choice(model, drafter=drafter)
     if not isinstance(drafter, str) or drafter not in NAMES:
         names = ", ".join(f'"{name}"' for name in NAMES)

@@ -1,4 +1,4 @@
-"""The data of a response to a request, and the interface of a form of responses."""
+"""What all protocols share: a response that is not ready yet, and the interface of response formats."""
 
 import abc
 import dataclasses
@@ -14,15 +14,15 @@ from eagle_jax.requests.ticket import Ticket
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingResponse:
-    """A response in the making: the request, its tickets, and what every part of the response repeats.
+    """A response that is not ready yet.
 
     Attributes:
         id: id of the response.
         created: Unix time in seconds.
         name: name of the model, if it has one.
         call: the request.
-        tickets: for every prompt its samples, in order; OpenAI's choices.
-        scores: for every prompt its own log-probabilities, where they are asked for.
+        tickets: the samples of each prompt, in order; OpenAI's choices.
+        scores: one ticket per prompt for the prompt's own log-probabilities, if requested.
     """
 
     id: str
@@ -32,23 +32,20 @@ class PendingResponse:
     tickets: Sequence[Ticket]
     scores: Sequence[Ticket] = ()
 
-    def scored(self, index: int) -> PromptLogprobs | None:
-        """Returns the log-probabilities of a choice's prompt, once they are there."""
+    def prompt_logprobs(self, index: int) -> PromptLogprobs | None:
+        """Returns the log-probabilities of a choice's prompt; None until they are computed."""
         if not self.scores:
             return None
         result = self.scores[index // self.call.samples].latest.result
         return None if result is None else result.prompt_logprobs
 
-    def head(self, kind: str) -> dict[str, Any]:
-        """Returns the fields that every response begins with."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.name}
+    def common_fields(self, object_type: str) -> dict[str, Any]:
+        """Returns the fields that every response and chunk begins with."""
+        return {"id": self.id, "object": object_type, "created": self.created, "model": self.name}
 
     def usage(self, results: Sequence[Result], reasoning_tokens: int = 0) -> dict[str, Any]:
-        """Returns tokens that were read and written; `cached_tokens` are those of prompts that were not read anew,
-        `accepted_prediction_tokens` those that the drafter had guessed. Samples of one prompt count it once.
-
-        Args:
-            reasoning_tokens: tokens of reasoning among those that were written.
+        """Returns OpenAI's `usage`: `cached_tokens` came from the prefix cache, `accepted_prediction_tokens` from
+        the drafter. A prompt counts once for all its samples.
         """
         first_samples = results[:: self.call.samples]
         prompts = sum(result.prompt_tokens for result in first_samples)
@@ -69,11 +66,11 @@ class PendingResponse:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerFormats:
-    """How models write what answers have besides text; None is what their chat templates have.
+    """How models write tool calls and reasoning; None detects the format from the chat template.
 
     Attributes:
-        tools: the name of a format of calls.
-        reasoning: the name of a format of reasoning, or "none", which leaves it in the text.
+        tools: name of a tool call format.
+        reasoning: name of a reasoning format, or "none" to leave reasoning in the text.
     """
 
     tools: str | None = None
@@ -81,46 +78,46 @@ class AnswerFormats:
 
 
 class ResponseFormat(abc.ABC):
-    """What an endpoint puts into its responses; one for each request.
+    """The format of an endpoint's responses; one instance per request.
 
     Attributes:
-        prefix: begins the ids of responses.
-        defaults: options of requests that do not state their own.
-        renamed: the interface's own names of a chat's fields, by what matches the chat's.
+        prefix: prefix of response ids.
+        defaults: default options of requests.
+        request_field_names: the endpoint's field names, by regular expressions of the chat field names they map to.
     """
 
     prefix: ClassVar[str]
     defaults: ClassVar[dict[str, Any]] = {}
-    renamed: ClassVar[Mapping[str, str]] = {}
+    request_field_names: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def with_request_field_names(cls, message: str) -> str:
-        """Rewrites an error about a chat's field, with which its message begins, to one about the request's field."""
-        pattern_ = next((pattern for pattern in cls.renamed if re.match(pattern, message)), None)
-        return message if pattern_ is None else re.sub(pattern_, cls.renamed[pattern_], message, count=1)
+        """Replaces the chat field name at the beginning of an error message with the endpoint's own field name."""
+        matching = next((pattern for pattern in cls.request_field_names if re.match(pattern, message)), None)
+        return message if matching is None else re.sub(matching, cls.request_field_names[matching], message, count=1)
 
     @abc.abstractmethod
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
-        """Returns the request as it is put to a model with this tokenizer. Raises `FieldError`."""
+        """Adapts the request to a model with this tokenizer. Raises `FieldError`."""
 
     @abc.abstractmethod
     def content(self, pending: PendingResponse, results: Sequence[Result]) -> dict[str, Any]:
-        """Returns the response in one piece."""
+        """Returns the body of the complete response."""
 
     @abc.abstractmethod
     def events(self, pending: PendingResponse, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        """Yields the events of the response as a stream."""
+        """Yields the server-sent events of a streamed response."""
 
     def error(self, status: int, body: dict[str, Any]) -> bytes:
-        """Returns the event that ends a stream which fails; `body` is the error in OpenAI's form."""
-        return event(body)
+        """Returns the last event of a failed stream; `body` is the error in OpenAI's format."""
+        return sse_event(body)
 
 
-def event(content: dict[str, Any]) -> bytes:
-    """Returns one server-sent event."""
-    return b"data: " + encoded(content) + b"\n\n"
+def sse_event(content: dict[str, Any]) -> bytes:
+    """Encodes one server-sent event."""
+    return b"data: " + encode_json(content) + b"\n\n"
 
 
-def encoded(content: Any) -> bytes:
-    """Returns JSON in UTF-8, on one line; half a character (a lone surrogate), which has no UTF-8, becomes "?"."""
+def encode_json(content: Any) -> bytes:
+    """Encodes JSON in UTF-8, on one line; a lone surrogate becomes "?"."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")

@@ -13,7 +13,7 @@ from eagle_jax.decoding.sampling import Sampling, Settings, request_keys
 from eagle_jax.loop.state import MAX_TOP_LOGPROBS
 from eagle_jax.requests.processing import LISTS, LogitsOptions, check_processing
 
-LARGEST_INT32 = 2**31 - 1
+MAX_INT32 = 2**31 - 1
 MAX_SAMPLES = 2**30  # far from the numbers of positions, which noise is made of too
 
 
@@ -122,7 +122,7 @@ def settings_of(options: Sequence[Options], seeds: Sequence[int], samples: Seque
 
     return Settings(
         temperature=column("temperature"),
-        top_k=np.array([min(one.top_k, LARGEST_INT32) for one in options], np.int32),
+        top_k=np.array([min(one.top_k, MAX_INT32) for one in options], np.int32),
         top_p=column("top_p"),
         min_p=column("min_p"),
         key=request_keys(seeds, samples),

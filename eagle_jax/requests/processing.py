@@ -12,8 +12,8 @@ from eagle_jax.structured.checks import FORMS, checked_choices, checked_json_sch
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.table_sizes import Words
 
-LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
-LARGEST_MIN = 2**31 - 1  # of tokens before which no stop token may come
+MAX_PENALTY, MAX_BIAS = 2, 100  # as in OpenAI's requests
+MAX_MIN_TOKENS = 2**31 - 1  # of tokens before which no stop token may come
 MAX_REPETITION = 100.0  # and one hundredth at least: far more than anybody wants, and logits stay finite
 
 
@@ -96,9 +96,7 @@ class LogitsOptions:
         if len(forms) > 1:
             raise ValueError(f"{forms[0].name} and {forms[1].name} both give the form of the answer; give one of them")
         if forms and self.ignore_eos:
-            raise ValueError(
-                f"ignore_eos beside {forms[0].name}: an answer ends when it is complete; leave one of them out"
-            )
+            raise ValueError(f"ignore_eos with {forms[0].name}, whose answers end when complete; leave one of them out")
         if (any(self.form_between) or self.form_reasoning or self.call_schema is not None) and not forms:
             raise ValueError(
                 "form_between, form_reasoning and call_schema go with a form of the answer; give one, or leave them out"
@@ -137,14 +135,14 @@ def _repetition(name: str, value: Any) -> float:
 
 
 def _penalty(name: str, value: Any) -> float:
-    if abs(finite(name, value)) > LARGEST_PENALTY:
-        raise ValueError(f"{name}={value}; expected a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, 0 is off")
+    if abs(finite(name, value)) > MAX_PENALTY:
+        raise ValueError(f"{name}={value}; expected a number from -{MAX_PENALTY} to {MAX_PENALTY}, 0 is off")
     return float(value)
 
 
 def _min_tokens(name: str, value: Any) -> int:
-    if whole_number(name, value, 0) > LARGEST_MIN:
-        raise ValueError(f"{name}={value}; expected a whole number from 0 to {LARGEST_MIN}")
+    if whole_number(name, value, 0) > MAX_MIN_TOKENS:
+        raise ValueError(f"{name}={value}; expected a whole number from 0 to {MAX_MIN_TOKENS}")
     return int(value)
 
 
@@ -167,8 +165,8 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         if int(id_) in biases:
             raise ValueError(f"{name} has the token id {id_} twice; expected each once")
         bias = finite(f"{name}[{id_}]", bias)
-        if abs(bias) > LARGEST_BIAS:
-            raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{LARGEST_BIAS} to {LARGEST_BIAS}")
+        if abs(bias) > MAX_BIAS:
+            raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{MAX_BIAS} to {MAX_BIAS}")
         biases[int(id_)] = bias
     return tuple(biases.items())
 

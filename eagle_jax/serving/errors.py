@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.anthropic import error_of
-from eagle_jax.protocols.base import encoded
+from eagle_jax.protocols.anthropic import anthropic_error
+from eagle_jax.protocols.base import encode_json
 
 log = logging.getLogger("eagle_jax.serving")
 
@@ -57,7 +57,7 @@ class ErrorResponse(Exception):
 
     def response(self, path: str) -> Response:
         """Returns the response to a request at this path; Anthropic's clients get errors in their form."""
-        body = error_of(self.status, self.message) if ANTHROPIC in path else self.body
+        body = anthropic_error(self.status, self.message) if ANTHROPIC in path else self.body
         return Json(body, status_code=self.status, headers=self.headers)
 
 
@@ -65,7 +65,7 @@ class Json(JSONResponse):
     """JSON in UTF-8, also of a text with half a character (a lone surrogate)."""
 
     def render(self, content: Any) -> bytes:
-        return encoded(content)
+        return encode_json(content)
 
 
 async def on_error_response(request: Request, error: Exception) -> Response:

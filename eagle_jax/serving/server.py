@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eagle_jax.serving.errors import ErrorResponse, encoded
+from eagle_jax.serving.errors import ErrorResponse, encode_json
 from eagle_jax.serving.service import Limits, Service
 
 # A family or an address that this machine does not have, as IPv6 in many containers, leaves the others.
@@ -211,7 +211,7 @@ class _Patient(H11Protocol):
 
     def _end_with(self, refused: ErrorResponse) -> None:
         if not self.transport.is_closing():
-            body = encoded(refused.body)
+            body = encode_json(refused.body)
             head = f"HTTP/1.1 {refused.status} Refused\r\ncontent-type: application/json\r\n"
             head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)

@@ -12,7 +12,7 @@ from typing import Any
 
 from eagle_jax.api import FORMATS, FORMS, REASONING_FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
 from eagle_jax.protocols.base import AnswerFormats
-from eagle_jax.protocols.calls import LARGEST_SEED, Call
+from eagle_jax.protocols.calls import MAX_SEED, Call
 from eagle_jax.serving.errors import ErrorResponse
 from eagle_jax.serving.metrics import Metrics
 
@@ -185,9 +185,9 @@ class Service:
         self._making -= has_form
 
     def _submit(self, engine: Engine, call: Call) -> "RequestTickets":
-        top = call.scored
+        top = call.prompt_top_logprobs
         scores = [] if top is None else engine.submit_scores(call.prompts, top_logprobs=top)
-        if not call.is_answered:
+        if not call.generates_answer:
             return RequestTickets([ticket for ticket in scores for _ in range(call.samples)], scores)
         recommended = engine.model.generation if self.generation_config else {}
         followed = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
@@ -202,7 +202,7 @@ class Service:
 
 def openai_defaults() -> dict[str, Any]:
     """Returns OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
-    return {"temperature": 1.0, "seed": secrets.randbelow(LARGEST_SEED)}
+    return {"temperature": 1.0, "seed": secrets.randbelow(MAX_SEED)}
 
 
 def _spellings(key: str) -> list[bytes]:

@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from eagle_jax.api import Engine, Text
 from eagle_jax.fields import Fields, flag, listed, text, whole_number
-from eagle_jax.protocols.anthropic import counted_call
-from eagle_jax.protocols.calls import LARGEST, chat_of
-from eagle_jax.protocols.messages import messages_of
+from eagle_jax.protocols.anthropic import count_tokens_call
+from eagle_jax.protocols.calls import MAX_INT32, take_chat
+from eagle_jax.protocols.messages import take_messages
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.endpoint import ignored_header
 from eagle_jax.serving.errors import ErrorResponse, Json
@@ -23,7 +23,7 @@ async def tokenize(request: Request) -> Response:
     if (prompt := fields.take("prompt", text, None)) is not None:
         conversation: Any = Text(prompt, fields.take("add_special_tokens", flag, True))
     else:
-        conversation, _ = chat_of(fields, messages_of(fields))
+        conversation, _ = take_chat(fields, take_messages(fields))
         fields.only({"add_special_tokens": [False]})
     as_text = fields.take("return_token_strs", flag, False)
     headers = ignored_header(fields.end())
@@ -41,7 +41,7 @@ async def detokenize(request: Request) -> Response:
     fields, engine = await _asked(request)
     last, tokenizer = engine.model.target.config.vocab_size - 1, engine.model.tokenizer
     ids = [
-        whole_number(0, min(last, LARGEST))(f"tokens[{i}]", id_)
+        whole_number(0, min(last, MAX_INT32))(f"tokens[{i}]", id_)
         for i, id_ in enumerate(fields.require("tokens", listed))
     ]
     headers = ignored_header(fields.end())
@@ -55,7 +55,7 @@ async def count_tokens(request: Request) -> Response:
     """Returns the tokens of a prompt in the form of Anthropic's /v1/messages."""
     service: Service = request.app.state.service
     body = await read_json(request, service.limits.body_bytes, service.limits.body_seconds)
-    call = counted_call(body, service.ignore_unknown)
+    call = count_tokens_call(body, service.ignore_unknown)
     engine = service.engines[service.name_of(call.model)]
     try:
         ids = await asyncio.to_thread(engine.encode, call.prompts[0])

@@ -90,17 +90,17 @@ def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *
         first, later = builder.state(), builder.state()  # before and after the first part that is present
         builder.epsilon_edges[start].append(first)
         for part, is_required in zip(parts, required, strict=True):
-            begin, then = builder.state(), builder.state()
+            begin, done = builder.state(), builder.state()
             builder.epsilon_edges[first].append(begin)
-            behind = builder.state()
-            builder.epsilon_edges[later].append(behind)
-            builder.epsilon_edges[separator(builder, behind)].append(begin)
-            builder.epsilon_edges[part(builder, begin)].append(then)
-            first_then = builder.state()
+            after_separator = builder.state()
+            builder.epsilon_edges[later].append(after_separator)
+            builder.epsilon_edges[separator(builder, after_separator)].append(begin)
+            builder.epsilon_edges[part(builder, begin)].append(done)
+            next_first = builder.state()
             if not is_required:
-                builder.epsilon_edges[first].append(first_then)
-                builder.epsilon_edges[later].append(then)
-            first, later = first_then, then
+                builder.epsilon_edges[first].append(next_first)
+                builder.epsilon_edges[later].append(done)
+            first, later = next_first, done
         end = builder.state()
         builder.epsilon_edges[later].append(end)
         if not min_count:
@@ -114,23 +114,23 @@ def selection(parts: Sequence[Part], min_count: int, max_count: int, separator: 
     """Matches `min_count` to `max_count` of the parts, each at most once, in any order, separated."""
 
     def add(builder, start):
-        end, behind = builder.state(), {frozenset[int](): start}  # state after each set of chosen parts
-        open_ = [*behind]
-        for chosen in open_:
-            place = behind[chosen]
+        end, state_after = builder.state(), {frozenset[int](): start}  # state after each set of chosen parts
+        pending = [*state_after]
+        for chosen in pending:
+            state = state_after[chosen]
             if len(chosen) >= min_count:
-                builder.epsilon_edges[place].append(end)
+                builder.epsilon_edges[state].append(end)
             if len(chosen) == max_count:
                 continue
-            place = separator(builder, place) if chosen else place
+            state = separator(builder, state) if chosen else state
             for number in set(range(len(parts))) - chosen:
                 begin = builder.state()
-                builder.epsilon_edges[place].append(begin)
-                more = chosen | {number}
-                if more not in behind:
-                    behind[more] = builder.state()
-                    open_.append(more)
-                builder.epsilon_edges[parts[number](builder, begin)].append(behind[more])
+                builder.epsilon_edges[state].append(begin)
+                extended = chosen | {number}
+                if extended not in state_after:
+                    state_after[extended] = builder.state()
+                    pending.append(extended)
+                builder.epsilon_edges[parts[number](builder, begin)].append(state_after[extended])
         return end
 
     return add

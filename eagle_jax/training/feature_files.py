@@ -248,7 +248,7 @@ def _read_index(path: Path) -> dict[str, Any]:
     except ValueError as error:
         reason = str(error)
     raise ValueError(
-        f"{path} is damaged ({reason}), so what the features beside it are of is not known; remove {path.parent}, and "
+        f"{path} is damaged ({reason}), so the text and target of its features are unknown; remove {path.parent}, and "
         "they are computed again, or name another features.folder"
     )
 

@@ -46,7 +46,9 @@ def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
     if config.taps is None:
         return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):
-        raise ValueError(f"head.taps={config.taps}; expected layers 0 to {layers - 1}, or {layers} for behind the last")
+        raise ValueError(
+            f"head.taps={config.taps}; expected layers 0 to {layers - 1}, or {layers} for the output of the last"
+        )
     return config.taps
 
 

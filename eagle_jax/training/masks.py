@@ -81,10 +81,10 @@ def answers(conversation: Sequence[dict[str, str]], text: str, tokenizer: Any) -
     marked = [dict(m, content=next(holders)) if m["role"] == "assistant" else m for m in conversation]
     between = re.split("\x02\\d+\x03", _render(marked, tokenizer, tokenize=False))
     spans, at = [], 0
-    for content, before, behind in zip(assistant_texts, between, between[1:]):
+    for content, before, after in zip(assistant_texts, between, between[1:]):
         at += len(before)
         forms = (content, content.strip(), content.rstrip(), content.lstrip())
-        shown = next((form for form in forms if text.startswith(form + behind, at)), None)
+        shown = next((form for form in forms if text.startswith(form + after, at)), None)
         if shown is None:
             raise ValueError("the chat template shows an answer otherwise than it was given")
         unprompted = before.rpartition(prompt)[2] if prompt else before[len(before.rstrip()) :]

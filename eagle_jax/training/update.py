@@ -161,7 +161,7 @@ def _loss(
     """Returns the loss of a head with these weights, computed in the target's dtype."""
     rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
     rounded_head = dataclasses.replace(head, params=rounded)
-    if features is None:  # behind the barrier it is computed as it is for files, to the bit
+    if features is None:  # the barrier makes it bitwise equal to the features in files
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
     loss = HEAD_KINDS[head.kind].get("loss")
     return loss(rounded_head, target, tokens, answer, features, key, objective, remat=remat)

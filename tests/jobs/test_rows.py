@@ -75,7 +75,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": "a", "prompt": "b", "messages": [7]}, "prompt and messages given; expected one of"),
         ({"id": "a", "prompt": ["b"]}, "prompt=[...]; expected text"),
         ({"id": "a", "prompt": "b", "functions": []}, "field 'functions' is not known here; leave it out"),
-        ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools beside a prompt that is no chat; give messages"),
+        ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools with a prompt that is not a chat; give messages"),
         ({"id": "a", "messages": [{}], "tools": [7]}, "tools[0]=7; expected"),
         ({"id": "a", "messages": [{}], "parallel_tool_calls": 1}, "parallel_tool_calls=1; expected true or false"),
         ({"id": "a", "prompt": "b", "max_tokens": 2, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
@@ -86,7 +86,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"custom_id": "a", "body": {"prompt": "b", "n": 2000}}, "n=2000; expected 1024 answers to a row at most"),
         ({"custom_id": "a", "body": {"prompt": "b", "stream": True}}, "stream=true, and nobody reads a batch job"),
         ({"custom_id": "a", "body": "b"}, 'body is "b"; expected an object'),
-        ({"custom_id": "a", "seed": 1, "body": {"prompt": "b"}}, 'field "seed" beside body is not known'),
+        ({"custom_id": "a", "seed": 1, "body": {"prompt": "b"}}, 'field "seed" next to body is not known'),
     ],
 )
 def test_a_row_that_is_none_says_why(row, error):

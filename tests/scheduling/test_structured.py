@@ -171,7 +171,7 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
         ({"form_between": ["a", "b"]}, "go with a form of the answer"),
         ({"json_schema": {}, "form_between": ["a"]}, "expected two texts"),
         ({"json_schema": {}, "form_reasoning": ["a", "\ud800"]}, "form_reasoning holds .* half of a character"),
-        ({"regex": "a+", "ignore_eos": True}, "ignore_eos beside regex"),
+        ({"regex": "a+", "ignore_eos": True}, "ignore_eos with regex"),
     ],
 )
 def test_wrong_forms(options: dict, message: str):

@@ -47,15 +47,15 @@ def race(model: Model, prompt: Any, *, drafter: str, tree: Any, **options: Any) 
     Raises:
         ValueError, TypeError: as `stream` does.
     """
-    ways = {"plain": {"drafter": "none"}, "drafted": {"drafter": drafter, "tree": tree}}
-    for way in ways.values():
-        for _ in itertools.islice(stream(model, prompt, **options, **way), WARM):
+    methods = {"plain": {"drafter": "none"}, "drafted": {"drafter": drafter, "tree": tree}}
+    for method in methods.values():
+        for _ in itertools.islice(stream(model, prompt, **options, **method), WARM):
             pass
-    lanes = {name: Lane(model, prompt, options | way) for name, way in ways.items()}
+    lanes = {name: Lane(model, prompt, options | method) for name, method in methods.items()}
     while running := [name for name, lane in lanes.items() if lane.result is None]:
-        behind = min(running, key=lambda name: lanes[name].seconds)
-        for event in lanes[behind].go():
-            yield {"lane": behind} | event
+        next_lane = min(running, key=lambda name: lanes[name].seconds)
+        for event in lanes[next_lane].go():
+            yield {"lane": next_lane} | event
     plain, drafted = (lane.result for lane in lanes.values())
     if plain is not None and drafted is not None:
         yield {"verdict": verdict(plain, drafted)}

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import METHODS, Engine, EngineError, Ticket, achunks
 from eagle_jax.fields import Fields, text, wrong
-from eagle_jax.protocols.base import event
+from eagle_jax.protocols.base import sse_event
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.serving.body import read_json
 from eagle_jax.serving.endpoint import EventStream
@@ -165,16 +165,16 @@ async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     """Yields server-sent events; an error is one too, and ends them."""
     try:
         async for update in events:
-            yield event(update)
+            yield sse_event(update)
     except ErrorResponse as refused:
-        yield event(refused.body)
+        yield sse_event(refused.body)
     except EngineError as error:
-        yield event(ErrorResponse(500, str(error)).body)
+        yield sse_event(ErrorResponse(500, str(error)).body)
     except (ValueError, TypeError) as error:
-        yield event(ErrorResponse(400, str(error)).body)
+        yield sse_event(ErrorResponse(400, str(error)).body)
     except Exception as error:
         log.exception("the page's request failed")
-        yield event(ErrorResponse(500, f"the server failed while making this answer ({type(error).__name__})").body)
+        yield sse_event(ErrorResponse(500, f"the server failed while making this answer ({type(error).__name__})").body)
 
 
 def _check_access(request: Request) -> None:
