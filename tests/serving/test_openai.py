@@ -263,9 +263,9 @@ def test_answers_that_are_never_begun_are_errors(engines, monkeypatch):
     served = Served(engines, limits=Limits(answer_seconds=0.1))
     how = dict(model="random", prompt=[1], max_tokens=4)
     with served.client() as client:
-        with pytest.raises(openai.InternalServerError, match="too busy to begin this answer") as caught:
+        with pytest.raises(openai.InternalServerError, match="too busy to start this answer") as caught:
             client.completions.create(**how)
         assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"]
-        with pytest.raises(openai.APIError, match="too busy to begin this answer"):
+        with pytest.raises(openai.APIError, match="too busy to start this answer"):
             list(client.completions.create(stream=True, **how))
     served.stop()
