@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.chat.conversations import Conversation, Skipped, read
-from eagle_jax.chat.prompts import Unfit, encode
+from eagle_jax.chat.prompts import ChatTemplateError, encode
 from eagle_jax.checks import check_same_settings, whole_number
 from eagle_jax.jobs import Defaults
 from eagle_jax.jobs.lines import read_contents
@@ -171,7 +171,7 @@ def _prompt(model: Model, conversation: _RunningConversation, turn: int) -> list
     messages = [*conversation.messages, conversation.questions[turn]]
     try:
         ids = encode(model.tokenizer, messages, model.target.config.vocab_size, f"conversation {conversation.id}")
-    except Unfit:
+    except ChatTemplateError:
         ids = []
     if not 0 < len(ids) < model.context:
         conversation.questions = conversation.questions[:turn]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from eagle_jax.chat.messages import take_content
-from eagle_jax.chat.reasoning import Thought
+from eagle_jax.chat.reasoning import ReasoningPiece
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
 from eagle_jax.protocols.base import PendingResponse, sse_event
 from eagle_jax.protocols.calls import Call, chat_call
@@ -221,7 +221,7 @@ class _Blocks:
     def __init__(self) -> None:
         self._count, self._open = 0, ""  # number of closed blocks, type of the open block
 
-    def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[bytes]:
+    def add(self, piece: str | ReasoningPiece | dict[str, Any]) -> Iterator[bytes]:
         """Yields the events of a piece of text or reasoning, or of a tool call in OpenAI's format."""
         if isinstance(piece, dict):
             yield from self.close()

@@ -8,7 +8,7 @@ from eagle_jax.chat.chat_answer import ChatAnswer
 from eagle_jax.chat.harmony import ANALYSIS, FINAL, STOPS
 from eagle_jax.chat.messages import is_message
 from eagle_jax.chat.prompts import Chat, encode
-from eagle_jax.chat.reasoning import ReasoningFormat, Thought, is_open, reasoning_format_for
+from eagle_jax.chat.reasoning import ReasoningFormat, ReasoningPiece, ends_inside_reasoning, reasoning_format_for
 from eagle_jax.chat.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.chat.tools import ToolChoice, Tools, call_options
 from eagle_jax.fields import wrong
@@ -90,13 +90,13 @@ class ChatAnswers:
 
     def pieces(
         self, pending: PendingResponse, index: int, new: Chunk | Result
-    ) -> Iterator[str | Thought | dict[str, Any]]:
+    ) -> Iterator[str | ReasoningPiece | dict[str, Any]]:
         """Yields the texts, reasoning and complete tool calls (in OpenAI's format) of a piece of an answer."""
         for delta in self.deltas(pending, index, new):
             if "content" in delta:
                 yield delta["content"]
             elif "reasoning_content" in delta:
-                yield Thought(delta["reasoning_content"])
+                yield ReasoningPiece(delta["reasoning_content"])
             elif "id" in (call_delta := delta["tool_calls"][0]):
                 yield self._answers[index].calls[call_delta["index"]]
 
@@ -149,7 +149,12 @@ def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call
         prompt = encode(tokenizer, chat, len(tokenizer), "messages")
     except ValueError:  # raised again when the request is encoded
         return {}
-    return {"form_reasoning": ("" if is_open(reasoning, tokenizer, prompt) else reasoning.begin, reasoning.end)}
+    return {
+        "form_reasoning": (
+            "" if ends_inside_reasoning(reasoning, tokenizer, prompt) else reasoning.begin,
+            reasoning.end,
+        )
+    }
 
 
 def _call_form_options(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from eagle_jax.chat.reasoning import Thought
+from eagle_jax.chat.reasoning import ReasoningPiece
 from eagle_jax.protocols.base import PendingResponse, sse_event
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
@@ -59,7 +59,7 @@ class Responses(ChatFormat):
 
 
 # Type of an item of text; type of its parts, which is also the prefix of its events.
-KINDS = {str: ("message", "output_text"), Thought: ("reasoning", "reasoning_text")}
+KINDS = {str: ("message", "output_text"), ReasoningPiece: ("reasoning", "reasoning_text")}
 
 
 class _OutputItems:
@@ -75,7 +75,7 @@ class _OutputItems:
         self._texts: list[str] | None = None  # pieces of the open item
         self._kind: type = str  # type of its pieces
 
-    def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def add(self, piece: str | ReasoningPiece | dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields the events of a piece of text or reasoning, or of a tool call in OpenAI's chat format."""
         if isinstance(piece, dict):
             yield from self._close("completed")

@@ -91,7 +91,7 @@ def test_a_file_of_no_known_form_is_refused(tmp_path):
         list(read(path))
     for text in ("[3, {", "[" * 100_000):
         path.write_text(text)
-        with pytest.raises(ValueError, match="starts as a JSON list but is not one"):
+        with pytest.raises(ValueError, match="starts as a JSON list but is not valid JSON"):
             list(read(path))
     path.write_text("")
     assert list(read(path)) == []

@@ -34,7 +34,7 @@ def test_tools_as_templates_read_them():
             [{"type": "function", "function": {"name": "a", "parameters": []}}],
             r"parameters=\[\]; expected a JSON schema",
         ),
-        ([WAIT, WAIT], "tools has two that are called 'wait'; give each a name of its own"),
+        ([WAIT, WAIT], "tools has two entries named 'wait'; give each its own name"),
     ],
 )
 def test_tools_that_are_none(tools, message):

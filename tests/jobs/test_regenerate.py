@@ -7,7 +7,7 @@ import types
 import pytest
 
 from eagle_jax import api
-from eagle_jax.chat.prompts import Unfit
+from eagle_jax.chat.prompts import ChatTemplateError
 
 QUESTIONS = [["a"], ["b", "c"], ["long"], ["empty"], ["d", "empty"], ["e"], ["cut", "f"]]
 
@@ -107,7 +107,7 @@ def test_what_the_template_refuses_is_skipped(model, data, tmp_path, monkeypatch
 
     def refusing(_, asked, *rest):
         if asked[-1]["content"] in ("c", "e"):
-            raise Unfit("the conversation does not fit the model's chat template")
+            raise ChatTemplateError("the conversation does not fit the model's chat template")
         return encode(_, asked, *rest)
 
     monkeypatch.setattr(sys.modules["eagle_jax.jobs.regenerate"], "encode", refusing)

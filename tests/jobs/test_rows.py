@@ -161,7 +161,7 @@ def test_functions_that_answers_call(tmp_path):
     assert answered([tmp_path / "in.jsonl"], tmp_path / "again.jsonl", CALLER) == first
 
     answered([write(tmp_path / "plain.jsonl", rows[:1])], tmp_path / "plain_out.jsonl")
-    assert "chat template knows no tools" in written(tmp_path / "plain_out.jsonl")[0]["error"]
+    assert "chat template does not support tools" in written(tmp_path / "plain_out.jsonl")[0]["error"]
 
 
 def test_options_that_depend_on_the_text(tmp_path):

@@ -73,6 +73,6 @@ def test_a_call_by_its_name(name):
 
 @pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.argument is not None])
 def test_calls_without_json_are_not_held_to_a_form(name):
-    with pytest.raises(ValueError, match=f"a call that is written as {name} does, without JSON; give tool_choice"):
+    with pytest.raises(ValueError, match=f"tool calls in the format {name} are not JSON, so .*; give tool_choice"):
         call_schema(TOOLS, ToolChoice("required"), FORMATS[name])
     assert call_schema(TOOLS, ToolChoice("auto"), FORMATS[name]) is None
