@@ -67,4 +67,4 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     sizes = target_config(folder)
     target = load_target(folder, dtype=dtype_of(config.dtype), sharding=sharding_of(config.mesh, sizes))
     stored = target_dtype(folder) if config.dtype is None else None  # even where a CPU computes in float32
-    return run(config, target, tokenizer_in(folder), observe, sizes=sizes, written=stored)
+    return run(config, target, tokenizer_in(folder), observe, sizes=sizes, head_dtype=stored)

@@ -114,7 +114,7 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ),
         ("objective.selector_weight=2", "objective.selector_weight=2.0 with method eagle1; expected dflash2, since no"),
         ("objective.eta=-1", "objective.eta=-1.0; expected 0 or more"),
-        ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0, which is greedy, or more"),
+        ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0 (greedy) or more"),
         ("seed=-1", "seed=-1; expected a whole number from 0 to 9223372036854775807"),
         ("seed=9223372036854775808", "expected a whole number from 0 to 9223372036854775807"),
         (
@@ -166,9 +166,9 @@ def test_what_a_method_does_not_read_is_refused(path, assignments, message):
 def test_a_wrong_file_says_so(tmp_path):
     path = tmp_path / "train.yaml"
     for text, message in (
-        ("3", "holds no settings"),
+        ("3", "has no settings"),
         ("out: a\nsteps: 2", "data is missing; give it a value"),
-        ("out: a\nout: b", "the key 'out' comes twice"),
+        ("out: a\nout: b", "duplicate key 'out'"),
         ("out: [", "is not valid YAML"),
     ):
         path.write_text(text)
