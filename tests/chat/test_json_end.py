@@ -58,7 +58,7 @@ class _Noting:
 
 def test_nothing_is_read_twice(monkeypatch):
     places: list[int] = []
-    for name in ("MARK", "WITHIN"):
+    for name in ("DELIMITER", "STRING_REST"):
         monkeypatch.setattr(json_end, name, _Noting(getattr(json_end, name), places))
     text, size = '{"text": "' + 'a b \\n c \\"d\\" ' * 200 + '", "more": [{"a": 1}]}', 3
     found = JsonEndFinder(0)

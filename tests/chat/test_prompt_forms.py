@@ -95,7 +95,7 @@ def test_templates_from_elsewhere(tmp_path: pathlib.Path):
     (tmp_path / "own.jinja").write_text("\ufeffown")  # as Windows' editors write UTF-8
     assert with_template(tokenizer("old"), tmp_path / "own.jinja").chat_template == "own"
     assert with_template(tokenizer({"a": "x", "b": "y"}), "b").chat_template == "y"
-    with pytest.raises(ValueError, match="chat_template='c' is no file; expected one .* one of the names a, b"):
+    with pytest.raises(ValueError, match="chat_template='c' is not a file; expected .* one of the names a, b"):
         with_template(tokenizer({"a": "x", "b": "y"}), "c")
     with pytest.raises(ValueError, match="needs a tokenizer"):
         with_template(None, "c")

@@ -11,7 +11,7 @@ from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.requests.request import DUMMY_REQUEST
 from eagle_jax.requests.results import Chunk
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.text.detokenize import CONTEXT, IncrementalDetokenizer, decode
+from eagle_jax.text.detokenize import MIN_CONTEXT, IncrementalDetokenizer, decode
 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, LLAMA2])
@@ -113,4 +113,4 @@ def test_the_last_piece_of_a_long_answer_costs_no_more_than_another():
         decoded.clear()
         spelled.chat_format(*spelled.next_tokens(chunk))
         costs.append(sum(decoded))
-    assert len(costs) > 100 and costs[-1] <= 2 * max(costs[:-1]) <= 16 * CONTEXT
+    assert len(costs) > 100 and costs[-1] <= 2 * max(costs[:-1]) <= 16 * MIN_CONTEXT

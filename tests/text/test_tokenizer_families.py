@@ -12,7 +12,7 @@ from eagle_jax.chat.prompts import encode
 from eagle_jax.requests.request import DUMMY_OPTIONS, PartialOutput, Request
 from eagle_jax.requests.text_streamer import TextStreamer
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.text.detokenize import CONTEXT, INCOMPLETE, AnswerText, IncrementalDetokenizer, decode
+from eagle_jax.text.detokenize import INCOMPLETE, MIN_CONTEXT, AnswerText, IncrementalDetokenizer, decode
 from eagle_jax.text.token_bytes import token_bytes
 
 TEXTS = [
@@ -116,7 +116,7 @@ def test_the_cost_of_a_token_does_not_grow(name):
     detokenizer = IncrementalDetokenizer(_Counting(tokenizer, decoded), ids)
     for id_ in ids:
         detokenizer.add(id_)
-    assert len(ids) > 300 and max(decoded) <= 4 * CONTEXT
+    assert len(ids) > 300 and max(decoded) <= 4 * MIN_CONTEXT
 
 
 class _Counting:
