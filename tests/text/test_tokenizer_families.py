@@ -90,7 +90,7 @@ def test_answers_are_what_transformers_adds_to_the_prompt(name):
 def test_forms_know_what_each_token_adds(name):
     tokenizer = family(name)
     if name in NO_FORMS:
-        with pytest.raises(ValueError, match="of no known kind"):
+        with pytest.raises(ValueError, match="of unknown kind"):
             token_bytes(tokenizer, len(tokenizer))
         return
     spelt, prompt = token_bytes(tokenizer, len(tokenizer)), tokenizer("The sea")["input_ids"]
@@ -103,7 +103,7 @@ def test_forms_need_a_tokenizer_that_tells_how_it_decodes():
     class InPython:
         added_tokens_decoder: dict = {}
 
-    with pytest.raises(ValueError, match="of no known kind"):
+    with pytest.raises(ValueError, match="of unknown kind"):
         token_bytes(InPython(), 9)
 
 

@@ -98,7 +98,7 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ("data.pack=1", "data.pack=1; expected true or false"),
         ("out=3", "out=3; expected text"),
         ("max_minutes=0", "max_minutes=0.0; expected more than 0"),
-        ("objective.steps=0", "objective.steps=0: at least one draft step"),
+        ("objective.steps=0", "objective.steps=0; expected at least one draft step"),
         ("objective.decay=0", "objective.decay=0.0; expected more than 0"),
         ("objective.noise=-1", "objective.noise=-1.0; expected 0 or more"),
         ("objective.distribution_weight=-1", "objective.distribution_weight=-1.0; expected 0 or more"),
@@ -140,7 +140,7 @@ def test_a_block_learns_all_that_it_drafts(path):
     assert read_config(path, [*of_blocks, "head.block_size=16"]).objective.steps == 16
     dflash = ["head.method=dflash", "head.mask_token_id=3", "head.block_size=8"]
     assert read_config(path, dflash).objective.steps == 7
-    with pytest.raises(ValueError, match="objective.steps=6 and head.block_size=8; expected 7, as many as the block"):
+    with pytest.raises(ValueError, match="objective.steps=6 and head.block_size=8; expected 7, one for each position"):
         read_config(path, [*dflash, "objective.steps=6"])
     assert read_config(path, [*dflash, "objective.steps=6", "head.start=earlier"]).objective.steps == 6
 

@@ -184,7 +184,7 @@ def test_published_taps():
 
 
 def test_settings_that_cannot_be():
-    with pytest.raises(ValueError, match="no head.mask_token_id; expected the number of a token that no text has"):
+    with pytest.raises(ValueError, match="without head.mask_token_id; expected the id of a token that no text has"):
         HeadConfig(method="dflash")
     with pytest.raises(ValueError, match="head.block_size with method eagle3; expected dflash"):
         HeadConfig(method="eagle3", block_size=8)
