@@ -20,14 +20,14 @@ from eagle_jax.loading.load_model import load, with_head
 from eagle_jax.loading.model import Model
 from eagle_jax.loading.operations import measure_operations
 from eagle_jax.loading.weights import Weights, weights_of, with_weights
-from eagle_jax.methods.budgets import keep as keep_budgets
 from eagle_jax.methods.budgets import numbers_of
 from eagle_jax.methods.budgets import path as budgets_path
+from eagle_jax.methods.budgets import save as keep_budgets
 from eagle_jax.methods.registry import METHODS, method_of
 from eagle_jax.methods.registry import NAMES as DRAFTERS
 from eagle_jax.ops.choice.findings import Finding, fastest
 from eagle_jax.ops.choice.findings import read as operation_findings
-from eagle_jax.ops.dispatch import settings as operation_settings
+from eagle_jax.ops.dispatch import environment_settings as operation_settings
 from eagle_jax.protocols.structured import schema_of_response_format
 from eagle_jax.requests.processing import Processing, check_processing
 from eagle_jax.requests.results import (

@@ -114,7 +114,7 @@ def main() -> None:
             drawn[f"{name}, {PREDICTIONS[prediction]}"] = list(zip(predicted / cases, accepted / cases, strict=True))
     if options.svg is not None:
         figure = drawing.agreement(drawn, "Accepted paths against predicted ones", ("predicted", "accepted"))
-        options.svg.write_text(drawing.alone(figure) + "\n", encoding="utf-8")
+        options.svg.write_text(drawing.standalone(figure) + "\n", encoding="utf-8")
 
 
 def report(name: str, found: np.ndarray) -> None:

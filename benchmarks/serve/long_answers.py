@@ -25,7 +25,7 @@ from benchmarks.common.tables import show
 from eagle_jax import api
 from eagle_jax.chat.tool_calls import CallReader
 from eagle_jax.chat.tool_formats import FORMATS
-from eagle_jax.protocols.answering import Answering
+from eagle_jax.protocols.base import PendingResponse
 from eagle_jax.protocols.calls import chat_call
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.requests.options import options_for
@@ -75,12 +75,12 @@ def measure(model: api.Model, options: argparse.Namespace, asked: dict[str, Any]
     parts = [Spent() for _ in range(-(-options.tokens // PART))]
     how = dict(max_new_tokens=options.tokens, ignore_eos=True, temperature=1.0, seed=1, steps=options.steps)
     chunks = eagle_jax.stream(model, PROMPT, drafter=options.drafter, tree=options.tree, **how, **asked)
-    chat, answering, reader = Chat(), answering_of(model, asked), CallReader(FORMATS["hermes"], {"write": {}})
+    chat, pending, reader = Chat(), pending_response(model, asked), CallReader(FORMATS["hermes"], {"write": {}})
     reader.add('<tool_call>{"name": "write", "arguments": {"text": "')
     before, decoded, start = 0, 0.0, time.perf_counter()
     for chunk in chunks:
         arrived = time.perf_counter()
-        chat.deltas(answering, chunk)
+        chat.chunk_choices(pending, chunk)
         written = time.perf_counter()
         reader.add(json.dumps(chunk.text)[1:-1])
         read = time.perf_counter()
@@ -95,14 +95,14 @@ def measure(model: api.Model, options: argparse.Namespace, asked: dict[str, Any]
     return parts
 
 
-def answering_of(model: api.Model, asked: dict[str, Any]) -> Answering:
+def pending_response(model: api.Model, asked: dict[str, Any]) -> PendingResponse:
     """A chat's request for the same answer, as a server has it."""
     call = chat_call({"messages": [{"role": "user", "content": PROMPT}], "stream": True})
     values = dict(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
     options = options_for(1, stop=(asked["stop"],) if "stop" in asked else (), **values)
     requests = requests_for(model, [PROMPT], options, [1])
     tickets = [Ticket(request, model.tokenizer, lambda _: None) for request in requests]
-    return Answering(id="chatcmpl-0", created=0, name="toy", call=call, tickets=tickets)
+    return PendingResponse(id="chatcmpl-0", created=0, name="toy", call=call, tickets=tickets)
 
 
 def line_of(place: int, spent: Spent) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ def main() -> None:
         shares = " ".join(f"{share:.3f}" for share in found.alpha)
         print(f"{name}: {found.mean_accepted_length:.2f} tokens a step in {found.steps} steps; n-alpha {shares}")
     svg = drawing.lines(curves, "Acceptance by depth, where all before was accepted", "depth", legend=True)
-    PLACE.write_text(drawing.alone(svg) + "\n", encoding="utf-8")
+    PLACE.write_text(drawing.standalone(svg) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

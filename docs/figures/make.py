@@ -35,7 +35,7 @@ def main() -> None:
         "tree": tree(model.tokenizer, steps[number]),
         "mask": mask(model.tokenizer, steps[number], result.token_ids[: read[number]]),
     }.items():
-        (HERE / f"{name}.svg").write_text(drawing.alone(svg) + "\n", encoding="utf-8")
+        (HERE / f"{name}.svg").write_text(drawing.standalone(svg) + "\n", encoding="utf-8")
     tokens, steps = len(result.token_ids), result.stats.steps
     print(f"{result.text!r}: {tokens} tokens in {steps} steps; the tree is of step {number + 1}")
 

@@ -164,7 +164,7 @@ def stop(story: Story) -> None:
     assert story.answer() and page.locator(".assistant").count() == 2
     story.option("Longest answer", "4000")
     story.send("Too long.")
-    expect(page.get_by_role("alert").first).to_have_text(re.compile(r"so ask for \d+ at most$"))
+    expect(page.get_by_role("alert").first).to_have_text(re.compile(r"so ask for at most \d+$"))
     assert page.get_by_label("Message").input_value() == "Too long." and page.locator(".user").count() == 2
     story.option("Longest answer", "160")
 

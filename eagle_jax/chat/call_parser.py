@@ -1,51 +1,51 @@
-"""One call of a function, or a list of them, read from a text that grows."""
+"""Incremental parser of one tool call, or a list of calls."""
 
 import json
 import re
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from eagle_jax.chat.json_end import JsonEnd
+from eagle_jax.chat.json_end import JsonEndFinder
 from eagle_jax.chat.strict_json import loads
 from eagle_jax.chat.tool_formats import ToolCall, ToolFormat
 
-Functions = Mapping[str, Mapping[str, Any]]  # schemas of parameters, by the functions' names
-More = Generator[None, None, None]  # waits for more of the text
+Functions = Mapping[str, Mapping[str, Any]]  # parameter schemas by function name
+Waiting = Generator[None, None, None]  # yields whenever it needs more text
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 DIGITS = re.compile(r"[0-9]{0,9}")
-DEEPEST = 16  # nested schemas that are read for a value's type
+MAX_DEPTH = 16  # of nested schemas that are searched for a value's type
 TYPES = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
 
 
-class _NoCall(Exception):
-    """What is read is not a call."""
+class _NotACall(Exception):
+    """The text is not a call."""
 
 
 class CallParser:
-    """Reads what a text begins with, from left to right and nothing twice, until it is a call or can be none.
+    """Parses the beginning of a text, reading each character once, until it is a call or cannot become one.
 
     Args:
-        format: how the model writes calls.
-        functions: that may be called.
+        format: format of the model's calls.
+        functions: functions that may be called.
 
     Attributes:
-        at: characters that are read.
-        calls: the calls, once they are complete; empty if it is not a call.
+        position: number of characters read.
+        calls: the complete calls; empty if the text is not a call.
     """
 
     def __init__(self, format: ToolFormat, functions: Functions):
         self._format, self._functions = format, functions
         self._text, self._is_last = "", False
         self._reading = self._read()
-        self.at = 0
+        self.position = 0
         self.calls: list[ToolCall] = []
 
     def read(self, text: str, is_last: bool) -> bool:
-        """Reads on in a text that begins with what was given before; returns whether it is over.
+        """Continues with a longer text; returns whether parsing has finished.
 
         Args:
-            is_last: nothing more follows.
+            is_last: whether the text is complete.
         """
         self._text, self._is_last = text, is_last
         try:
@@ -53,37 +53,37 @@ class CallParser:
             return False
         except StopIteration:
             return True
-        except _NoCall:
+        except _NotACall:
             self.calls = []
             return True
 
-    def _read(self) -> More:
+    def _read(self) -> Waiting:
         format, begin, section = self._format, self._format.begin.strip(), self._format.section[0].strip()
         begin = format.also if format.also and self._text.startswith(format.also) else begin
         if section and self._text.startswith(section):
-            self.at = len(section)
+            self.position = len(section)
             yield from self._literal(begin)
         elif self._text.startswith(begin):
-            self.at = len(begin)
-        yield from (self._named() if format.head else self._objects())
-        after = (format.tail, format.end) if format.argument is None else (format.end,) if format.tail else ()
-        for text in filter(None, after):
+            self.position = len(begin)
+        yield from (self._call_with_head() if format.head else self._json_calls())
+        closing = (format.tail, format.end) if format.argument is None else (format.end,) if format.tail else ()
+        for text in filter(None, closing):
             yield from self._optional(text)
 
-    def _objects(self) -> More:
+    def _json_calls(self) -> Waiting:
         text = yield from self._json("{[")
         try:
             value = loads(text)
         except ValueError:
-            raise _NoCall from None
+            raise _NotACall from None
         self.calls = [self._call_of(entry) for entry in (value if isinstance(value, list) else [value])]
 
-    def _named(self) -> More:
+    def _call_with_head(self) -> Waiting:
         before, _, after = self._format.head.partition("{name}")
         yield from self._literal(before)
         name = yield from self._word(NAME)
         if name not in self._functions:
-            raise _NoCall
+            raise _NotACall
         if after.startswith(":{index}"):
             yield from self._literal(":")
             yield from self._word(DIGITS)
@@ -92,18 +92,20 @@ class CallParser:
         if self._format.argument is None:
             arguments = _object((yield from self._json("{")))
         else:
-            arguments = yield from self._tagged(*self._format.argument, self._functions[name])
+            arguments = yield from self._tagged_arguments(*self._format.argument, self._functions[name])
         self.calls = [ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))]
 
-    def _tagged(self, begin: str, end: str, schema: Mapping[str, Any]) -> Generator[None, None, dict[str, Any]]:
-        """Reads arguments whose values are not JSON, up to the text that has to follow them; returns them."""
+    def _tagged_arguments(
+        self, begin: str, end: str, schema: Mapping[str, Any]
+    ) -> Generator[None, None, dict[str, Any]]:
+        """Parses arguments whose values are not JSON, up to the text that must follow them."""
         before, _, after = begin.partition("{key}")
         last = (self._format.tail or self._format.end).strip()
         arguments: dict[str, Any] = {}
         while not (yield from self._either(before.strip(), last)):
             key = yield from self._until(after.split("\n")[0].strip())
-            if inner := after.partition("\n")[2]:
-                yield from self._literal(inner)
+            if between := after.partition("\n")[2]:
+                yield from self._literal(between)
             value = yield from self._until(end.strip())
             value = value.removeprefix("\n") if begin.endswith("\n") else value
             value = value.removesuffix("\n") if end.startswith("\n") else value
@@ -112,51 +114,51 @@ class CallParser:
 
     def _call_of(self, entry: Any) -> ToolCall:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise _NoCall
+            raise _NotACall
         if entry["name"] not in self._functions:
-            raise _NoCall
+            raise _NotACall
         arguments = entry.get(self._format.arguments, entry.get("arguments"))
-        if isinstance(arguments, str):  # some write the object as text once more
+        if isinstance(arguments, str):  # some models write the object as a JSON string
             arguments = _object(arguments)
         arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
-            raise _NoCall
+            raise _NotACall
         return ToolCall(entry["name"], json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
-    def _more(self) -> More:
+    def _wait_for_text(self) -> Waiting:
         if self._is_last:
-            self.at = len(self._text)
-            raise _NoCall
+            self.position = len(self._text)
+            raise _NotACall
         yield
 
-    def _space(self) -> More:
-        """Reads white space up to something else."""
+    def _space(self) -> Waiting:
+        """Skips white space."""
         while True:
-            self.at = skip_space(self._text, self.at)
-            if self.at < len(self._text):
+            self.position = skip_space(self._text, self.position)
+            if self.position < len(self._text):
                 return
-            yield from self._more()
+            yield from self._wait_for_text()
 
-    def _literal(self, text: str) -> More:
+    def _literal(self, text: str) -> Waiting:
         if not (text := text.strip()):
             return
         yield from self._space()
-        if not (yield from self._matches(text, self.at)):
-            raise _NoCall
-        self.at += len(text)
+        if not (yield from self._matches(text, self.position)):
+            raise _NotACall
+        self.position += len(text)
 
     def _either(self, text: str, last: str) -> Generator[None, None, bool]:
-        """Reads one of two texts; returns whether it is the last."""
+        """Reads one of two texts; returns whether it was `last`."""
         yield from self._space()
-        is_last = not (yield from self._matches(text, self.at))
-        if is_last and not (yield from self._matches(last, self.at)):
-            raise _NoCall
-        self.at += len(last if is_last else text)
+        is_last = not (yield from self._matches(text, self.position))
+        if is_last and not (yield from self._matches(last, self.position)):
+            raise _NotACall
+        self.position += len(last if is_last else text)
         return is_last
 
-    def _optional(self, text: str) -> More:
-        """Reads a text if it is there; that of a call which is complete may be cut short."""
-        text, at = text.strip(), skip_space(self._text, self.at)
+    def _optional(self, text: str) -> Waiting:
+        """Reads a text if it follows; after a complete call it may be truncated."""
+        text, at = text.strip(), skip_space(self._text, self.position)
         while at == len(self._text) and not self._is_last:
             yield
             at = skip_space(self._text, at)
@@ -165,42 +167,42 @@ class CallParser:
                 return
             yield
         if self._text.startswith(text, at):
-            self.at = at + len(text)
+            self.position = at + len(text)
 
     def _matches(self, text: str, at: int) -> Generator[None, None, bool]:
-        """Waits until it is certain whether a text stands there, and returns that."""
+        """Returns whether a text follows, once that is certain."""
         while not self._text.startswith(text, at):
             if not text.startswith(self._text[at : at + len(text)]):
                 return False
-            yield from self._more()
+            yield from self._wait_for_text()
         return True
 
     def _word(self, pattern: re.Pattern[str]) -> Generator[None, None, str]:
         yield from self._space()
-        while (match := pattern.match(self._text, self.at)) and match.end() == len(self._text):
-            yield from self._more()
+        while (match := pattern.match(self._text, self.position)) and match.end() == len(self._text):
+            yield from self._wait_for_text()
         word = match.group() if match else ""
-        self.at += len(word)
+        self.position += len(word)
         return word
 
     def _until(self, mark: str) -> Generator[None, None, str]:
-        begin = searched = self.at
+        begin = searched = self.position
         while (end := self._text.find(mark, searched)) < 0:
             searched = max(begin, len(self._text) - len(mark) + 1)
-            yield from self._more()
-        self.at = end + len(mark)
+            yield from self._wait_for_text()
+        self.position = end + len(mark)
         return self._text[begin:end]
 
     def _json(self, begins: str) -> Generator[None, None, str]:
-        """Reads a JSON object, or a list if that is allowed; returns it."""
+        """Reads a JSON value that starts with one of the characters in `begins`."""
         yield from self._space()
-        if self._text[self.at] not in begins:
-            raise _NoCall
-        begin, end = self.at, JsonEnd(self.at)
-        while (stop := end.read(self._text)) is None:
-            yield from self._more()
-        self.at = stop
-        return self._text[begin:stop]
+        if self._text[self.position] not in begins:
+            raise _NotACall
+        begin, json_end = self.position, JsonEndFinder(self.position)
+        while (end := json_end.read(self._text)) is None:
+            yield from self._wait_for_text()
+        self.position = end
+        return self._text[begin:end]
 
 
 def skip_space(text: str, at: int) -> int:
@@ -210,7 +212,7 @@ def skip_space(text: str, at: int) -> int:
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """Returns the JSON object of a text; None if it is not one."""
+    """Parses a JSON object; returns None if the text is not one."""
     try:
         value = loads(text)
     except ValueError:
@@ -221,15 +223,12 @@ def object_of(text: str) -> dict[str, Any] | None:
 def _object(text: str) -> dict[str, Any]:
     value = object_of(text)
     if value is None:
-        raise _NoCall
+        raise _NotACall
     return value
 
 
 def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
-    """Returns the value of an argument written without quotes: what its schema says, else JSON if it is JSON.
-
-    A text that no allowed type fits is left as it is.
-    """
+    """Parses the value of an argument written without quotes; it stays text if its schema allows no parsed type."""
     properties = schema.get("properties")
     allowed = _types(properties.get(key) if isinstance(properties, Mapping) else None)
     try:
@@ -242,16 +241,16 @@ def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, depth: int = 0) -> set[str]:
-    """Returns the types that a schema names for a value; empty if it names none, all if it is nested too deeply."""
+    """Returns the types that a schema names; empty if it names none, all types if it is nested too deeply."""
     if not isinstance(schema, Mapping):
         return set()
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return {*TYPES.values(), "string"}
-    stated, values = schema.get("type"), schema.get("enum")
-    named = {one for one in (stated if isinstance(stated, list) else [stated]) if isinstance(one, str)}
+    type_names, values = schema.get("type"), schema.get("enum")
+    types = {name for name in (type_names if isinstance(type_names, list) else [type_names]) if isinstance(name, str)}
     values = [*(values if isinstance(values, list) else ()), *([schema["const"]] if "const" in schema else ())]
-    named |= {TYPES.get(type(value), "string") for value in values}
+    types |= {TYPES.get(type(value), "string") for value in values}
     for name in ("anyOf", "oneOf", "allOf"):
         inner = schema.get(name)
-        named = named.union(*(_types(one, depth + 1) for one in (inner if isinstance(inner, list) else ())))
-    return named
+        types = types.union(*(_types(part, depth + 1) for part in (inner if isinstance(inner, list) else ())))
+    return types

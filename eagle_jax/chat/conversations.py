@@ -1,6 +1,6 @@
-"""Conversation files as people have them, read into one form: chat messages, each with where it came from.
+"""Reads files of conversations in several formats.
 
-A file is a JSON list or one JSON object a line, and every record of it has the form of the first that can be read:
+A file is a JSON list or has one JSON object per line; all records have the format of the first readable one:
 
     conversations   [{"from": "human", "value": ".."}, {"from": "gpt", "value": ".."}]             ShareGPT
     messages        [{"role": "user", "content": ".."}, {"role": "assistant", "content": ".."}]    OpenAI
@@ -28,7 +28,7 @@ QUESTIONS, ANSWERS = ("instruction", "prompt", "question", "query"), ("response"
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-    """The messages, their file and line, and whether the last answer was cut (`finish_reason` is length)."""
+    """Messages, their file and line, and whether the last answer was truncated (`finish_reason` is "length")."""
 
     messages: tuple[Message, ...]
     place: str
@@ -37,38 +37,38 @@ class Conversation:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A record that is left out, and why."""
+    """A skipped record and the reason."""
 
     place: str
     reason: str
 
 
 def read(path: str | pathlib.Path) -> Iterator[Conversation | Skipped]:
-    """Yields the conversations of a file; a record that is no conversation comes as `Skipped` in its place.
+    """Yields the conversations of a file, and `Skipped` for each record that is not one.
 
-    Leading answers without a question and a last question without an answer are cut off.
+    Leading answers without a question and a last question without an answer are removed.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is of no form that is known.
+        ValueError: the file's format is unknown.
     """
     path = pathlib.Path(path)
-    form: Callable[[Mapping[str, Any]], list[Message]] | None = None
+    parse: Callable[[Mapping[str, Any]], list[Message]] | None = None
     for place, record in _records(path):
         if isinstance(record, Skipped):
             yield record
             continue
-        form = form or _form(record, place)
+        parse = parse or _detect_format(record, place)
         try:
-            yield Conversation(tuple(_in_turns(form(record))), place, record.get("finish_reason") == "length")
+            yield Conversation(tuple(_check_turns(parse(record))), place, record.get("finish_reason") == "length")
         except (ValueError, KeyError, TypeError) as error:
             yield Skipped(place, _reason(error))
 
 
 def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """Yields each JSON object with its place, or what is wrong there."""
+    """Yields each place with its JSON object, or with the reason to skip it."""
     with path.open("rb") as file:
-        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:  # the mark that some editors begin a file with
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:  # a byte order mark
             file.seek(0)
         first = next((byte for byte in iter(lambda: file.read(1), b"") if not byte.isspace()), b"")
         file.seek(0)
@@ -80,7 +80,7 @@ def _records(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
         try:
             records = json.load(file)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} starts as a JSON list but is not one ({error}); copy or make it again") from None
+            raise ValueError(f"{path} starts as a JSON list but is not valid JSON ({error}); copy it again") from None
     for number, record in enumerate(records, start=1):
         place = f"{path}: record {number}"
         yield place, record if isinstance(record, dict) else Skipped(place, "not a JSON object")
@@ -96,34 +96,34 @@ def _parse(line: bytes, place: str) -> Any:
     return record if isinstance(record, dict) else Skipped(place, "not a JSON object")
 
 
-def _form(record: Mapping[str, Any], place: str) -> Callable[[Mapping[str, Any]], list[Message]]:
-    for key, form in (("conversations", _sharegpt), ("messages", _openai), ("data", _alternating)):
+def _detect_format(record: Mapping[str, Any], place: str) -> Callable[[Mapping[str, Any]], list[Message]]:
+    for key, parse in (("conversations", _parse_sharegpt), ("messages", _parse_openai), ("data", _parse_ultrachat)):
         if isinstance(record.get(key), list):
-            return form
+            return parse
     question = next((key for key in QUESTIONS if key in record), None)
     answer = next((key for key in ANSWERS if key in record), None)
     if question is not None and answer is not None:
-        return lambda record: _pair(record, question, answer)
+        return lambda record: _parse_pair(record, question, answer)
     raise ValueError(
         f"{place} has the keys {', '.join(map(repr, record)) or 'none'}; expected conversations (ShareGPT), "
         "messages (OpenAI), or a pair such as instruction and response"
     )
 
 
-def _sharegpt(record: Mapping[str, Any]) -> list[Message]:
+def _parse_sharegpt(record: Mapping[str, Any]) -> list[Message]:
     return [{"role": _role(message["from"]), "content": message["value"]} for message in record["conversations"]]
 
 
-def _openai(record: Mapping[str, Any]) -> list[Message]:
+def _parse_openai(record: Mapping[str, Any]) -> list[Message]:
     return [{"role": _role(message["role"]), "content": _text(message["content"])} for message in record["messages"]]
 
 
-def _alternating(record: Mapping[str, Any]) -> list[Message]:
+def _parse_ultrachat(record: Mapping[str, Any]) -> list[Message]:
     roles = itertools.cycle(("user", "assistant"))
     return [{"role": role, "content": message} for role, message in zip(roles, record["data"])]
 
 
-def _pair(record: Mapping[str, Any], question: str, answer: str) -> list[Message]:
+def _parse_pair(record: Mapping[str, Any], question: str, answer: str) -> list[Message]:
     question_text = "\n\n".join(part for part in (record[question], record.get("input")) if part)
     return [{"role": "user", "content": question_text}, {"role": "assistant", "content": record[answer]}]
 
@@ -135,7 +135,7 @@ def _role(name: str) -> str:
 
 
 def _text(content: Any) -> Any:
-    """Returns the text of a message in parts, `[{"type": "text", "text": ".."}]`."""
+    """Joins the text of a message in parts, `[{"type": "text", "text": ".."}]`."""
     if not isinstance(content, list):
         return content
     if any(part["type"] != "text" for part in content):
@@ -143,7 +143,7 @@ def _text(content: Any) -> Any:
     return "".join(part["text"] for part in content)
 
 
-def _in_turns(messages: list[Message]) -> list[Message]:
+def _check_turns(messages: list[Message]) -> list[Message]:
     """Returns [system,] user, assistant, user, .., assistant, without unpaired messages at either end.
 
     Raises ValueError if the messages are in another order, are not text, or are empty.
@@ -164,13 +164,13 @@ def _in_turns(messages: list[Message]) -> list[Message]:
             raise ValueError("a message that is not text")
         if not message["content"].strip():
             raise ValueError("an empty message")
-        message["content"].encode()  # half of a surrogate pair is no text either
+        message["content"].encode()  # raises for lone surrogates
     return [*system, *conversation]
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
-        return "half of a character (a lone surrogate)"
+        return "a lone surrogate"
     if isinstance(error, KeyError):
         return f"no key {error}"
     return "not in the form of the file's first record" if isinstance(error, TypeError) else str(error)

@@ -1,8 +1,8 @@
-"""Answers in channels, as gpt-oss writes them: reasoning, calls of functions, and text.
+"""Answers in the harmony format of gpt-oss: reasoning, tool calls and text in channels.
 
-An answer is one message after another, `<|start|>assistant<|channel|>NAME<|message|>...` up to `<|end|>`, `<|call|>` or
-`<|return|>`; the prompt has the first `<|start|>assistant` already. Messages of the channel `analysis` are reasoning,
-those with `to=functions.NAME` before `<|message|>` are calls, and all others are text, as is what has no header.
+An answer is a sequence of messages, `<|start|>assistant<|channel|>NAME<|message|>...` up to `<|end|>`, `<|call|>` or
+`<|return|>`; the prompt ends with the first `<|start|>assistant`. Messages in the channel `analysis` are reasoning,
+messages with `to=functions.NAME` before `<|message|>` are calls, and all others, also without a header, are text.
 """
 
 import re
@@ -10,24 +10,24 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from eagle_jax.chat.call_parser import Functions, object_of
-from eagle_jax.chat.reasoning import PieceReader, Thought
+from eagle_jax.chat.reasoning import PieceReader, ReasoningPiece
 from eagle_jax.chat.tool_formats import ToolCall
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 STOPS = ENDS[1:]  # end an answer
 MARKS = (START, CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
-# Texts around reasoning and around an answer, after a prompt that has begun a message.
+# Texts around reasoning and around an answer, after a prompt that ends with `<|start|>assistant`.
 ANALYSIS = (f"{CHANNEL}analysis{MESSAGE}", f"{ENDS[0]}{START}assistant")
 FINAL = (f"{CHANNEL}final{MESSAGE}", "")
-LONGEST = max(map(len, MARKS))  # characters
+MAX_MARK_LENGTH = max(map(len, MARKS))  # characters
 ROLE, TO = "assistant", "to="
 _END = re.compile("|".join(map(re.escape, (*ENDS, START))))
 _HEADER_END = re.compile(f"{re.escape(MESSAGE)}|{_END.pattern}")
 _PLAIN_END = re.compile(f"{re.escape(CHANNEL)}|{_HEADER_END.pattern}")
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([\w.-]+)")
-_OF_HEADER = re.compile(rf"(?:{re.escape(CHANNEL)}|{re.escape(CONSTRAIN)})\s*\w*")
+_HEADER_FIELDS = re.compile(rf"(?:{re.escape(CHANNEL)}|{re.escape(CONSTRAIN)})\s*\w*")
 _CUT_RECIPIENT = re.compile(r"\s*to=\S*\s*")
 
 
@@ -35,10 +35,10 @@ class HarmonyReader(PieceReader):
     """Splits an answer in channels.
 
     Args:
-        functions: that may be called; calls of others are text.
-        parallel: whether more calls than the first count; else they are dropped.
-        before: the end of the prompt, from its last `<|start|>` on.
-        separate: whether reasoning is separated; else it is text.
+        functions: functions that may be called; calls of other functions are text.
+        parallel: whether to return more calls than the first; otherwise they are dropped.
+        before: the end of the prompt from its last `<|start|>`.
+        separate: whether reasoning is separated from the text.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class HarmonyReader(PieceReader):
     ):
         super().__init__()
         self._functions, self._parallel = functions, parallel
-        self._reasoning = Thought if separate else str
-        self._called = 0
-        self._seen_kinds: set[type] = set()  # kinds of pieces that earlier messages had
-        self._mark = START  # before what is read now; "" where the answer is over
+        self._reasoning = ReasoningPiece if separate else str
+        self._num_calls = 0
+        self._seen_kinds: set[type] = set()  # kinds of earlier pieces
+        self._mark = START  # the last mark read; "" at the end of the answer
         self._text = before.removeprefix(START)
         self.add("")
 
     def _read(self) -> Iterator[Any]:
         while self._mark:
-            if (yield from self._is_plain()):
+            if (yield from self._has_no_header()):
                 yield from self._message(str, _PLAIN_END)
                 continue
             is_named = self._mark == START
@@ -74,76 +74,76 @@ class HarmonyReader(PieceReader):
             else:
                 yield from self._message(kind, _END)
 
-    def _is_plain(self) -> Generator[None, None, bool]:
-        """Returns whether what comes has no header, by its first characters; drops the role if so."""
+    def _has_no_header(self) -> Generator[None, None, bool]:
+        """Returns whether the next message has no header, by its first characters; drops the role if so."""
         role = ROLE if self._mark == START else ""
         while True:
             if self._text.startswith(role):
-                begun = self._text[len(role) :].lstrip()
-                if any(begun.startswith(one) for one in (*MARKS, TO)):
+                text = self._text[len(role) :].lstrip()
+                if any(text.startswith(mark) for mark in (*MARKS, TO)):
                     return False
-                if not any(one.startswith(begun) for one in (*MARKS, TO)):
+                if not any(mark.startswith(text) for mark in (*MARKS, TO)):
                     self._text = self._text[len(role) :]
                     return True
-            elif not role.startswith(self._text):  # another's message
+            elif not role.startswith(self._text):  # another role
                 return False
             if self._is_last:
                 return False
             yield
 
     def _until(self, marks: re.Pattern[str]) -> Generator[None, None, str]:
-        """Reads up to one of some marks, notes which one it is, and returns the text before it."""
+        """Reads up to one of the marks, stores the mark, and returns the text before it."""
         searched = 0
         while (end := marks.search(self._text, searched)) is None and not self._is_last:
-            searched = max(len(self._text) - LONGEST, 0)
+            searched = max(len(self._text) - MAX_MARK_LENGTH, 0)
             yield
-        written = self._text if end is None else self._text[: end.start()]
+        text = self._text if end is None else self._text[: end.start()]
         self._mark = "" if end is None else end.group()
-        self._text = self._text[len(written) + len(self._mark) :]
-        return written
+        self._text = self._text[len(text) + len(self._mark) :]
+        return text
 
     def _message(self, kind: Any, marks: re.Pattern[str]) -> Iterator[Any]:
-        self.is_thinking, is_first = kind is Thought, True
+        self.is_thinking, is_first = kind is ReasoningPiece, True
         while True:
             end = marks.search(self._text)
-            certain = self._text if self._is_last else _before_mark(self._text)
-            certain = certain if end is None else self._text[: end.start()]
-            self._text = self._text[len(certain) :]
-            for piece in self._pieces(kind, certain, is_first):
+            complete = self._text if self._is_last else _before_mark(self._text)
+            complete = complete if end is None else self._text[: end.start()]
+            self._text = self._text[len(complete) :]
+            for piece in self._pieces(kind, complete, is_first):
                 yield piece
                 is_first = False
             if end is not None or self._is_last:
                 break
             yield None
         self._mark = "" if end is None else end.group()
-        if self._mark not in (CHANNEL, MESSAGE):  # which belong to the next header
+        if self._mark not in (CHANNEL, MESSAGE):  # these belong to the next header
             self._text = self._text.removeprefix(self._mark)
         self.is_thinking = False
 
     def _call(self, name: str) -> Iterator[Any]:
-        written = yield from self._until(_END)
-        if name not in self._functions or object_of(written) is None:
-            yield from self._pieces(str, f"{TO}functions.{name} {written}")
-        elif self._parallel or not self._called:
-            self._called += 1
-            yield ToolCall(name, written.strip())
+        text = yield from self._until(_END)
+        if name not in self._functions or object_of(text) is None:
+            yield from self._pieces(str, f"{TO}functions.{name} {text}")
+        elif self._parallel or not self._num_calls:
+            self._num_calls += 1
+            yield ToolCall(name, text.strip())
 
     def _pieces(self, kind: Any, text: str, is_first: bool = True) -> Iterator[Any]:
-        """Yields a piece of a message, if it is not empty, after a blank line if it begins another one of its kind."""
+        """Yields a nonempty piece, with a blank line between two messages of one kind."""
         if text:
             yield kind("\n\n" * (is_first and kind in self._seen_kinds) + text)
             self._seen_kinds.add(kind)
 
 
 def _text_of(header: str, is_named: bool) -> str:
-    """Returns the text in a header that ends without a message, besides the header's own parts."""
+    """Returns the text in a header without a message, with the header's own fields removed."""
     if is_named and ROLE.startswith(header):
         return ""
-    text = _OF_HEADER.sub("", header.removeprefix(ROLE) if is_named else header).strip()
+    text = _HEADER_FIELDS.sub("", header.removeprefix(ROLE) if is_named else header).strip()
     return "" if _CUT_RECIPIENT.fullmatch(text) else text
 
 
 def _before_mark(text: str) -> str:
-    """Returns the text up to where one of the marks may begin."""
+    """Returns the text up to the first character that may begin a mark."""
     begin = text.rfind("<")
     return text[:begin] if begin >= 0 and any(mark.startswith(text[begin:]) for mark in MARKS) else text

@@ -1,27 +1,27 @@
-"""Messages of a conversation, as chat templates read them."""
+"""Converts messages of a conversation to the format that chat templates read."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eagle_jax.chat.reasoning import FIELDS, reasoning_field
+from eagle_jax.chat.reasoning import FIELDS, reasoning_field_of
 from eagle_jax.chat.tool_formats import ToolFormat, format_of
 from eagle_jax.fields import Fields, anything, text
 
 Message = Mapping[str, Any]
 
-SAME_ROLES = {"developer": "system"}  # OpenAI's newer name
-TEXTS = ("text", "input_text", "output_text")  # kinds of parts, in the names of OpenAI's two interfaces
-THOUGHTS = ("thinking", "reasoning", "redacted_thinking")  # before an answer, which are no part of its text
+SAME_ROLES = {"developer": "system"}  # "developer" is OpenAI's newer name
+TEXT_PARTS = ("text", "input_text", "output_text")  # types of text parts in OpenAI's two APIs
+REASONING_PARTS = ("thinking", "reasoning", "redacted_thinking")  # types of parts that are not text of the answer
 IN_CHANNELS = "<|channel|>"  # in templates of models that answer in channels
-# What changes no text: hints for caches, and what an earlier answer came with.
+# Cache hints and metadata of earlier answers.
 IGNORED_IN_PARTS = dict.fromkeys(
     ("cache_control", "prompt_cache_breakpoint", "annotations", "citations", "logprobs", "id", "index"), anything
 )
 
 
 def is_message(message: Any) -> bool:
-    """Returns whether it has a role and a text; a call of functions or a refusal may have no text."""
+    """Returns whether it has a role and content, which tool calls and refusals may lack."""
     if not isinstance(message, Mapping):
         return False
     content = message.get("content")
@@ -30,13 +30,11 @@ def is_message(message: Any) -> bool:
     return isinstance(message.get("role"), str) and has_content
 
 
-def content_of(fields: Fields) -> str | None:
-    """Returns the text of a message, or its refusal; None if it has neither.
-
-    `content` is text or a list of parts.
+def take_content(fields: Fields) -> str | None:
+    """Returns the text of a message, given as text or a list of parts, or its refusal; None if it has neither.
 
     Raises:
-        FieldError: it is neither text nor a list, or a part is no text.
+        FieldError: `content` is neither text nor a list of text parts.
     """
     value, refusal = fields.take("content", anything, None), fields.take("refusal", text, None)
     if isinstance(value, list):
@@ -50,58 +48,66 @@ def content_of(fields: Fields) -> str | None:
 
 def _part(fields: Fields) -> str:
     kind = fields.require("type", text)
-    if kind in THOUGHTS:
-        fields.ignore(dict.fromkeys((*THOUGHTS, "text", "signature", "data", "summary", "index", "id"), anything))
+    if kind in REASONING_PARTS:
+        fields.ignore(
+            dict.fromkeys((*REASONING_PARTS, "text", "signature", "data", "summary", "index", "id"), anything)
+        )
         return ""
-    if kind not in (*TEXTS, "refusal"):
+    if kind not in (*TEXT_PARTS, "refusal"):
         raise fields.wrong("type", f"={kind[:40]!r}; this model reads text only")
     fields.ignore(IGNORED_IN_PARTS)
     return fields.require("refusal" if kind == "refusal" else "text", text)
 
 
-def for_template(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
-    """Returns messages in OpenAI's form as templates read them.
+def template_messages(messages: Sequence[Message], where: str, template: str = "") -> list[dict[str, Any]]:
+    """Converts messages in OpenAI's format to what templates read.
 
-    Parts of contents become one text, and arguments of calls objects instead of text. A message without text gets an
-    empty one, the answer of a function the function's name, which some templates want, calls the ids that the model
-    writes, and earlier reasoning the name that this template reads.
+    Content parts are joined to one text, missing content becomes "", arguments of calls become objects, tool results
+    get the function's name, calls get the ids that the model writes, and reasoning gets the field name that this
+    template reads.
 
     Raises:
-        ValueError: a part of a content is not text, a call is malformed, or its arguments are not JSON.
+        ValueError: a content part is not text, a call is malformed, or its arguments are not JSON.
     """
     names: dict[Any, Any] = {}
     ids: dict[Any, Any] = {}
-    prepared, named, format = [], reasoning_field(template), format_of(template)
+    prepared, reasoning_name, format = [], reasoning_field_of(template), format_of(template)
     number = 0  # of the next call
-    fields = Fields({}, ignore_unknown=True)  # templates may read what is not known here
+    fields = Fields({}, ignore_unknown=True)  # templates may read further fields
     for i, message in enumerate(messages):
-        role, content = message.get("role"), content_of(fields.inside(f"messages[{i}]", dict(message)))
-        more: dict[str, Any] = {"role": SAME_ROLES.get(str(role), role), "content": content or ""}
+        role, content = message.get("role"), take_content(fields.inside(f"messages[{i}]", dict(message)))
+        updates: dict[str, Any] = {"role": SAME_ROLES.get(str(role), role), "content": content or ""}
         if calls := message.get("tool_calls"):
-            more |= {"tool_calls": _calls(calls, where)}
-            names |= {call.get("id"): call["function"].get("name") for call in more["tool_calls"]}
-            owned = _with_model_ids(more["tool_calls"], format, number)
-            ids |= {call.get("id"): renamed.get("id") for call, renamed in zip(more["tool_calls"], owned, strict=True)}
-            more["tool_calls"], number = owned, number + len(owned)
-        if named is not None and (thought := _thought(message)) is not None:
-            more |= {named: thought}
-            if IN_CHANNELS in template and thought and more.get("tool_calls") and content:
-                more |= {named: f"{thought}\n\n{content}", "content": ""}  # gpt-oss' has one place for both
+            updates |= {"tool_calls": _calls(calls, where)}
+            names |= {call.get("id"): call["function"].get("name") for call in updates["tool_calls"]}
+            renamed_calls = _with_model_ids(updates["tool_calls"], format, number)
+            ids |= {
+                call.get("id"): renamed_call.get("id")
+                for call, renamed_call in zip(updates["tool_calls"], renamed_calls, strict=True)
+            }
+            updates["tool_calls"], number = renamed_calls, number + len(renamed_calls)
+        if reasoning_name is not None and (reasoning := _reasoning_of(message)) is not None:
+            updates |= {reasoning_name: reasoning}
+            if IN_CHANNELS in template and reasoning and updates.get("tool_calls") and content:
+                updates |= {
+                    reasoning_name: f"{reasoning}\n\n{content}",
+                    "content": "",
+                }  # the template of gpt-oss has one field for both
         if role == "tool" and message.get("tool_call_id") in names and "name" not in message:
-            more |= {"name": names[message["tool_call_id"]]}
+            updates |= {"name": names[message["tool_call_id"]]}
         if role == "tool" and message.get("tool_call_id") in ids:
-            more |= {"tool_call_id": ids[message["tool_call_id"]]}
-        prepared.append({**message, **more})
+            updates |= {"tool_call_id": ids[message["tool_call_id"]]}
+        prepared.append({**message, **updates})
     return prepared
 
 
-def _thought(message: Message) -> str | None:
-    """Returns a message's earlier reasoning, under any of its names."""
+def _reasoning_of(message: Message) -> str | None:
+    """Returns a message's reasoning, under any of its field names."""
     return next((message[name] for name in FIELDS if isinstance(message.get(name), str)), None)
 
 
 def _with_model_ids(calls: list[dict[str, Any]], format: ToolFormat | None, number: int) -> list[dict[str, Any]]:
-    """Returns calls with the ids that the model writes, if it writes any; `number` is the first one's."""
+    """Gives calls the ids that the model writes, if it writes any, numbered from `number`."""
     renamed = []
     for index, call in enumerate(calls, start=number):
         new_id = None if format is None else format.model_call_id(call["function"].get("name"), index)
@@ -121,10 +127,10 @@ def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 
 def arguments_of(arguments: Any, where: str) -> Any:
-    """Returns the arguments of a call out of their JSON; what is not text is kept. Raises ValueError."""
+    """Parses the JSON text of a call's arguments; returns other values unchanged. Raises ValueError."""
     if not isinstance(arguments, str):
         return arguments
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        raise ValueError(f"{where} no JSON; expected an object, as text") from None
+        raise ValueError(f"{where} not JSON; expected the JSON text of an object") from None

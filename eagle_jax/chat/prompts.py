@@ -1,4 +1,4 @@
-"""Prompts in the forms people have them: text, chat messages, token ids, or a list of those."""
+"""Encodes prompts: text, chat messages, token ids, or a list of those."""
 
 import dataclasses
 import inspect
@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.chat.messages import Message, for_template, is_message
-from eagle_jax.chat.reasoning import templates_of, thinking
+from eagle_jax.chat.messages import Message, is_message, template_messages
+from eagle_jax.chat.reasoning import templates_of, thinking_variables
 from eagle_jax.checks import cut
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A prompt as it is.
+    """A prompt that is text.
 
     Attributes:
-        text: it.
-        special_tokens: whether the tokenizer puts those that begin a text before it. One that is there already is not
-            doubled.
+        text: the text.
+        special_tokens: whether to add the special tokens that begin a text, without doubling a BOS token.
     """
 
     text: str
@@ -31,11 +30,11 @@ class Chat:
     """A conversation, and how the model's chat template renders it.
 
     Attributes:
-        messages: `{"role": ..., "content": ...}` each, and further keys that the template reads, such as `tool_calls`.
-        template: what the template reads besides, such as `{"enable_thinking": False}` of Qwen3's, or `tools`. The
-            template itself and how it is applied cannot be changed by it: templates are programs.
-        add_generation_prompt: whether the assistant's turn is begun.
-        continue_final_message: whether the answer goes on with the last message instead.
+        messages: `{"role": ..., "content": ...}`, with further keys that the template reads, such as `tool_calls`.
+        template: further variables of the template, such as `tools` or Qwen3's `{"enable_thinking": False}`; not other
+            arguments of `apply_chat_template`, which include the template, a program.
+        add_generation_prompt: whether the prompt begins the assistant's turn.
+        continue_final_message: whether the answer continues the last message instead.
     """
 
     messages: Sequence[Message]
@@ -48,7 +47,7 @@ Prompt = str | Text | Chat | Sequence[Message] | Sequence[int]
 
 
 def split(prompts: Any) -> tuple[list[Prompt], bool]:
-    """Returns the prompts as a list, and whether a list is what was given (a list in gives a list out)."""
+    """Returns the prompts as a list, and whether a list was given (the results are a list then)."""
     if isinstance(prompts, (str, Text, Chat)):
         return [prompts], False
     prompts = _as_lists(prompts)
@@ -66,15 +65,15 @@ def split(prompts: Any) -> tuple[list[Prompt], bool]:
 
 
 class TooLong(ValueError):
-    """A prompt, or a prompt with its answer, that there is no room for."""
+    """A prompt, or a prompt with its answer, is too long."""
 
 
-class Unfit(ValueError):
-    """Messages that the model's chat template refuses: some know no system message, or want roles to take turns."""
+class ChatTemplateError(ValueError):
+    """The model's chat template rejects messages: some lack system messages, or require alternating roles."""
 
 
 def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int]:
-    """Returns the token ids of one prompt, a `Prompt` or an array of ids; `where` names it in messages."""
+    """Returns the token ids of one prompt, a `Prompt` or an array of ids; `where` names it in error messages."""
     prompt = _one_row(prompt)
     if isinstance(prompt, (str, Text)):
         ids = _encode_text(tokenizer, prompt if isinstance(prompt, Text) else Text(prompt), where)
@@ -95,13 +94,13 @@ def encode(tokenizer: Any, prompt: Any, vocab_size: int, where: str) -> list[int
 
 
 def _as_lists(prompts: Any) -> Any:
-    """Returns arrays and tensors of any library as lists, and other prompts as they are.
+    """Converts arrays and tensors of any library to lists; returns other prompts unchanged.
 
-    What tokenizers and chat templates return becomes its token ids, without those that the attention mask leaves out.
+    A tokenizer's output, a mapping with `input_ids`, becomes its token ids without those that its mask excludes.
     """
     if isinstance(prompts, Mapping) and "input_ids" in prompts:
         ids, mask = prompts["input_ids"], prompts.get("attention_mask")
-        ids, mask = ([*map(_as_lists, one)] if isinstance(one, list) else _as_lists(one) for one in (ids, mask))
+        ids, mask = ([*map(_as_lists, item)] if isinstance(item, list) else _as_lists(item) for item in (ids, mask))
         return ids if mask is None else _without_padding(ids, mask)
     return prompts.tolist() if hasattr(prompts, "tolist") else prompts
 
@@ -113,11 +112,11 @@ def _without_padding(ids: Any, mask: Any) -> list[Any]:
         raise ValueError(f"attention_mask has {size}; expected one for each token id, or none")
     if any(isinstance(row, Sequence) for row in ids):
         return [_without_padding(*row) for row in zip(ids, mask, strict=True)]
-    return [id_ for id_, counts in zip(ids, mask, strict=True) if counts]
+    return [id_ for id_, is_token in zip(ids, mask, strict=True) if is_token]
 
 
 def _one_row(prompt: Any) -> Any:
-    """Returns one prompt as `_as_lists` does; a batch of one row, which tokenizers return, becomes that row."""
+    """Converts one prompt as `_as_lists`; a batch of one row, which tokenizers return, becomes that row."""
     rows = _as_lists(prompt)
     is_batch = rows is not prompt and isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], list)
     return rows[0] if is_batch else rows
@@ -130,9 +129,9 @@ def _is_token(item: Any) -> bool:
 def _encode_text(tokenizer: Any, prompt: Text, where: str) -> list[int]:
     if not prompt.text:
         raise ValueError(f"{where} is empty; give it at least one token")
-    needed = _needed(tokenizer, where)
-    ids = _tokenize(needed, prompt.text, where, add_special_tokens=prompt.special_tokens)
-    bos = getattr(needed, "bos_token_id", None)  # a caller's own tokenizer may know of none
+    checked_tokenizer = _require_tokenizer(tokenizer, where)
+    ids = _tokenize(checked_tokenizer, prompt.text, where, add_special_tokens=prompt.special_tokens)
+    bos = getattr(checked_tokenizer, "bos_token_id", None)  # a caller's own tokenizer may have none
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] and prompt.special_tokens else ids
 
 
@@ -144,41 +143,41 @@ def _encode_chat(tokenizer: Any, chat: Chat, where: str) -> list[int]:
             raise ValueError(
                 f'{where} has the message {cut(repr(message), 80)}; expected {{"role": "user", "content": "..."}}'
             )
-    templates = _needed(tokenizer, where).chat_template
+    templates = _require_tokenizer(tokenizer, where).chat_template
     if not templates:
         raise ValueError(f"{where} is a chat, but the model's tokenizer has no chat template; give plain text instead")
     if isinstance(templates, Mapping) and "default" not in templates:
         names = ", ".join(templates)
-        raise Unfit(f"{where} needs one of the model's chat templates {names}, and none is the default; name one")
-    return _tokenize(tokenizer, rendered(tokenizer, chat, where), where, add_special_tokens=False)
+        raise ChatTemplateError(f"{where} needs one of the chat templates {names}, and none is the default; name one")
+    return _tokenize(tokenizer, render(tokenizer, chat, where), where, add_special_tokens=False)
 
 
-def rendered(tokenizer: Any, chat: Chat, where: str) -> str:
-    """Returns a conversation in the words of the model's chat template.
+def render(tokenizer: Any, chat: Chat, where: str) -> str:
+    """Renders a conversation with the model's chat template.
 
     Raises:
         ValueError: `chat.template` has the name of an argument of `apply_chat_template`.
-        Unfit: the template refuses it, or fails.
+        ChatTemplateError: the template rejects the conversation, or fails.
     """
     from jinja2 import TemplateError
 
-    parameters = {*inspect.signature(tokenizer.apply_chat_template).parameters} - {"tools", "documents"}
-    reserved = sorted(parameters & {*chat.template})
-    if reserved:
+    reserved_names = {*inspect.signature(tokenizer.apply_chat_template).parameters} - {"tools", "documents"}
+    conflicts = sorted(reserved_names & {*chat.template})
+    if conflicts:
         raise ValueError(
-            f"{where} sets {', '.join(reserved)} for the chat template; expected only what the template reads"
+            f"{where} sets {', '.join(conflicts)} for the chat template; expected only what the template reads"
         )
     template = templates_of(tokenizer)
-    how: dict[str, Any] = {**chat.template} | thinking(template, chat.template.get("enable_thinking"))
-    how |= {"add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message}
-    how |= {"continue_final_message": True} if chat.continue_final_message else {}
-    messages = for_template(chat.messages, where, template)
+    variables: dict[str, Any] = {**chat.template} | thinking_variables(template, chat.template.get("enable_thinking"))
+    variables |= {"add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message}
+    variables |= {"continue_final_message": True} if chat.continue_final_message else {}
+    messages = template_messages(chat.messages, where, template)
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, **how)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **variables)
     except TemplateError as error:
-        raise Unfit(f"{where} does not fit the model's chat template: {error}") from None
-    except Exception as error:  # a template is a program of its own: it may divide by zero, or call itself for ever
-        raise Unfit(
+        raise ChatTemplateError(f"{where} does not fit the model's chat template: {error}") from None
+    except Exception as error:  # a template is a program, which may divide by zero or recurse forever
+        raise ChatTemplateError(
             f"the model's chat template fails at {where} ({type(error).__name__}: {cut(repr(str(error)), 80)})"
         ) from None
 
@@ -194,7 +193,7 @@ def _tokenize(tokenizer: Any, text: str, where: str, **options: bool) -> list[in
     return list(tokenizer(text, **options)["input_ids"])
 
 
-def _needed(tokenizer: Any, where: str) -> Any:
+def _require_tokenizer(tokenizer: Any, where: str) -> Any:
     if tokenizer is None:
         raise ValueError(f"{where} is text, but the model's folder holds no tokenizer; give token ids instead")
     return tokenizer

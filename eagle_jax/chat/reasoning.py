@@ -1,4 +1,4 @@
-"""Reasoning before answers: how families of models mark it, and how it is split off as the text comes."""
+"""Reasoning before answers: the formats of model families, and incremental parsing."""
 
 import abc
 import dataclasses
@@ -10,11 +10,11 @@ from typing import Any
 from eagle_jax.text.detokenize import settled
 from eagle_jax.text.token_bytes import MARK
 
-TAIL = 64  # tokens at a prompt's end in which a mark is looked for that ends it
+TAIL = 64  # tokens at a prompt's end that are searched for a mark
 
 
 @dataclasses.dataclass(frozen=True)
-class Thought:
+class ReasoningPiece:
     """A piece of reasoning."""
 
     text: str
@@ -22,15 +22,15 @@ class Thought:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReasoningFormat:
-    """How a family of models marks its reasoning, which comes before the answer.
+    """How a family of models marks its reasoning, which precedes the answer.
 
     Attributes:
-        name: what options call it.
-        marks: texts that chat templates of this format have, all of them.
-        begin: text before it, which the template may have written already.
-        end: text after it.
-        answer: texts before and after the answer that follows; both may be missing.
-        channels: whether it is a message of a channel, which `harmony` reads.
+        name: name of the format in options.
+        marks: texts that occur in every chat template of this format.
+        begin: text before the reasoning, which the template may have written already.
+        end: text after the reasoning.
+        answer: texts before and after the answer, which models may omit.
+        channels: whether reasoning is a message in a channel, which `harmony` parses.
     """
 
     name: str
@@ -42,13 +42,13 @@ class ReasoningFormat:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts that it is written with."""
+        """All texts of the format."""
         return self.begin, self.end, *self.answer
 
 
 _THINK: dict[str, Any] = {"begin": "<think>", "end": "</think>"}
 _ANSWER: dict[str, Any] = {"answer": ("<answer>", "</answer>")}
-# The first row whose marks a template has is its format.
+# A template has the first format whose marks it contains.
 FORMATS = {
     one.name: one
     for one in (
@@ -60,9 +60,8 @@ FORMATS = {
         ReasoningFormat(name="mistral", marks=("[THINK]",), begin="[THINK]", end="[/THINK]"),
         ReasoningFormat(name="hunyuan", marks=("</think>", "<answer>"), **_THINK, **_ANSWER),
         ReasoningFormat(name="hunyuan-a13b", marks=("</think>", "<|extra_0|>"), **_THINK, **_ANSWER),
-        ReasoningFormat(
-            name="minimax-m2", marks=("</think>", "<minimax:tool_call>"), **_THINK
-        ),  # results are responses
+        # before "response": its template has tool results between <response> and </response>
+        ReasoningFormat(name="minimax-m2", marks=("</think>", "<minimax:tool_call>"), **_THINK),
         ReasoningFormat(
             name="response",
             marks=("</think>", "<response>", "</response>"),
@@ -78,8 +77,8 @@ FORMATS = {
         ReasoningFormat(name="think", marks=("</think>",), **_THINK),
     )
 }
-NAMES = (*FORMATS, "none")  # what options call them; the last one leaves reasoning in the text
-# Names of a message's earlier reasoning in chat templates, the likeliest first.
+NAMES = (*FORMATS, "none")  # values of options; "none" leaves reasoning in the text
+# Field names of a message's reasoning in chat templates, the most common first.
 FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -90,27 +89,27 @@ def templates_of(tokenizer: Any) -> str:
 
 
 def reasoning_format_for(tokenizer: Any, stated: str | None = None) -> ReasoningFormat | None:
-    """Returns the format that a model's chat template has, or else its vocabulary; None if there is none.
+    """Returns the reasoning format of a model, by its chat template or else its vocabulary; None if it has none.
 
     Args:
-        stated: the name of a format to take instead, or "none".
+        stated: name of the format to return instead, or "none".
     """
     if stated is not None:
         return FORMATS.get(stated)
     template, added = templates_of(tokenizer), getattr(tokenizer, "added_tokens_encoder", {})
-    by_template = (one for one in FORMATS.values() if all(mark in template for mark in one.marks))
-    by_tokens = (one for one in FORMATS.values() if all(mark in added for mark in one.marks))
+    by_template = (format_ for format_ in FORMATS.values() if all(mark in template for mark in format_.marks))
+    by_tokens = (format_ for format_ in FORMATS.values() if all(mark in added for mark in format_.marks))
     return next(by_template, None) or next(by_tokens, None)
 
 
-def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> bool:
-    """Returns whether a prompt's tokens end within reasoning, which an answer goes on with.
+def ends_inside_reasoning(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> bool:
+    """Returns whether a prompt ends inside reasoning, which the answer continues.
 
-    The last message counts, which begins after the last special token; where there is none, the mark at the very end.
+    Only the last message counts, after the last special token; without special tokens, only a mark at the very end.
     """
     begin, end = format.begin.strip(), format.end.strip()
-    turns = {id_ for id_, mark in _marks(tokenizer) if mark not in begin and mark not in end}
-    start = next((place for place in reversed(range(1, len(prompt))) if prompt[place] in turns), None)
+    turn_marks = {id_ for id_, mark in _marks(tokenizer) if mark not in begin and mark not in end}
+    start = next((index for index in reversed(range(1, len(prompt))) if prompt[index] in turn_marks), None)
     if not begin or not prompt:
         return False
     message = tokenizer.decode([*prompt[-TAIL if start is None else start :]], skip_special_tokens=False)
@@ -119,34 +118,34 @@ def is_open(format: ReasoningFormat, tokenizer: Any, prompt: Sequence[int]) -> b
 
 @functools.lru_cache(maxsize=8)
 def _marks(tokenizer: Any) -> tuple[tuple[int, str], ...]:
-    """Returns the tokens of the vocabulary that are written as marks, of turns among others."""
+    """Returns the ids and texts of the vocabulary's tokens that are written as marks, such as those of turns."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return tuple((id_, token.content) for id_, token in added.items() if MARK.fullmatch(token.content))
 
 
-def reasoning_field(template: str) -> str | None:
-    """Returns the name under which a chat template reads a message's earlier reasoning; None if it reads none."""
-    read = (name for name in FIELDS if re.search(rf"\.{name}\b|['\"]{name}['\"]", template))
-    return next(read, None)
+def reasoning_field_of(template: str) -> str | None:
+    """Returns the field name under which a chat template reads a message's reasoning; None if it reads none."""
+    names = (name for name in FIELDS if re.search(rf"\.{name}\b|['\"]{name}['\"]", template))
+    return next(names, None)
 
 
-def thinking(template: str, enabled: bool | None) -> dict[str, Any]:
-    """Returns `enable_thinking` under a chat template's other names for it; empty if the template reads that name."""
-    if enabled is None or _reads(template, "enable_thinking"):
+def thinking_variables(template: str, enabled: bool | None) -> dict[str, Any]:
+    """Translates `enable_thinking` to a chat template's own variables; empty if the template reads that name."""
+    if enabled is None or _reads_variable(template, "enable_thinking"):
         return {}
-    by_name = {"thinking": enabled} if _reads(template, "thinking") else {}
-    return by_name | ({"thinking_budget": 0} if not enabled and _reads(template, "thinking_budget") else {})
+    by_name = {"thinking": enabled} if _reads_variable(template, "thinking") else {}
+    return by_name | ({"thinking_budget": 0} if not enabled and _reads_variable(template, "thinking_budget") else {})
 
 
-def _reads(template: str, variable: str) -> bool:
+def _reads_variable(template: str, variable: str) -> bool:
     return re.search(rf"(?<![\w.'\"]){variable}(?![\w'\"])", template) is not None
 
 
 class PieceReader(abc.ABC):
-    """Splits an answer as it comes into pieces of reasoning, of text, and calls.
+    """Splits a growing answer into pieces of reasoning, pieces of text, and calls.
 
     Attributes:
-        is_thinking: whether what comes next is reasoning, as far as is known.
+        is_thinking: whether the next text is reasoning, as far as is known.
     """
 
     def __init__(self) -> None:
@@ -155,7 +154,7 @@ class PieceReader(abc.ABC):
         self.is_thinking = False
 
     def add(self, text: str) -> list[Any]:
-        """Reads more of the text and returns the pieces that are now certain."""
+        """Reads more text and returns the complete pieces."""
         self._text += text
         pieces = []
         while (piece := next(self._reading, None)) is not None:
@@ -169,15 +168,15 @@ class PieceReader(abc.ABC):
 
     @abc.abstractmethod
     def _read(self) -> Iterator[Any]:
-        """Yields the pieces; None where more of the text is needed, which is not asked for after the last."""
+        """Yields the pieces, and None whenever more text is needed."""
 
     def _skip_space(self) -> Iterator[None]:
         while not self._text.strip() and not self._is_last:
             yield None
         self._text = self._text.lstrip()
 
-    def _upto_last(self, mark: str) -> Iterator[str | None]:
-        """Reads to the answer's end, and drops white space at both edges and a mark that stands there."""
+    def _read_to_end(self, mark: str) -> Iterator[str | None]:
+        """Yields the text to the answer's end, without a final mark and white space at both ends."""
         yield from self._skip_space()
         while True:
             text = self._text.rstrip()
@@ -185,23 +184,23 @@ class PieceReader(abc.ABC):
                 text = text.removesuffix(mark)
             elif not self._is_last:
                 text = settled(self._text, [mark])
-            certain = text.rstrip()
-            self._text = self._text[len(certain) :]
-            if certain:
-                yield certain
+            complete = text.rstrip()
+            self._text = self._text[len(complete) :]
+            if complete:
+                yield complete
             if self._is_last:
                 return
             yield None
 
-    def _trimmed(self, mark: str) -> Iterator[str | None]:
-        """Reads up to a mark, and drops white space at both edges."""
+    def _read_to_mark(self, mark: str) -> Iterator[str | None]:
+        """Yields the text up to a mark, without white space at both ends."""
         space, is_begun = "", False
         while True:
             end = self._text.find(mark)
-            certain = self._text if self._is_last else settled(self._text, [mark])
-            certain = certain if end < 0 else self._text[:end]
-            self._text = self._text[len(certain) + (len(mark) if end >= 0 else 0) :]
-            text = space + certain if is_begun else certain.lstrip()
+            complete = self._text if self._is_last else settled(self._text, [mark])
+            complete = complete if end < 0 else self._text[:end]
+            self._text = self._text[len(complete) + (len(mark) if end >= 0 else 0) :]
+            text = space + complete if is_begun else complete.lstrip()
             stripped = text.rstrip()
             space, is_begun = text[len(stripped) :], is_begun or bool(stripped)
             if stripped:
@@ -212,14 +211,13 @@ class PieceReader(abc.ABC):
 
 
 class ReasoningReader(PieceReader):
-    """Splits reasoning off that is between two marks, where the answer begins.
+    """Splits off reasoning between two marks at the beginning of an answer.
 
-    White space at its edges is dropped, and before the answer that follows it. An answer that ends within its reasoning
-    has nothing else.
+    White space around reasoning is dropped. An answer that ends inside its reasoning has no text.
 
     Args:
-        format: how the model marks it.
-        is_open: whether the prompt ends within it.
+        format: format of the model's reasoning.
+        is_open: whether the prompt ends inside reasoning.
     """
 
     def __init__(self, format: ReasoningFormat, is_open: bool):
@@ -228,21 +226,21 @@ class ReasoningReader(PieceReader):
 
     def _read(self) -> Iterator[Any]:
         before, after = self._format.answer
-        self.is_thinking = self.is_thinking or (yield from self._skipped(self._format.begin))
+        self.is_thinking = self.is_thinking or (yield from self._skip_mark(self._format.begin))
         if self.is_thinking:
-            for piece in self._trimmed(self._format.end):
-                yield piece and Thought(piece)
+            for piece in self._read_to_mark(self._format.end):
+                yield piece and ReasoningPiece(piece)
             self.is_thinking = False
-            if before and (yield from self._skipped(before)):
-                yield from self._upto_last(after)
+            if before and (yield from self._skip_mark(before)):
+                yield from self._read_to_end(after)
                 return
             yield from self._skip_space()
         while self._text or not self._is_last:
             text, self._text = self._text, ""
             yield text or None
 
-    def _skipped(self, mark: str) -> Generator[None, None, bool]:
-        """Takes a mark, with white space before it, if it comes."""
+    def _skip_mark(self, mark: str) -> Generator[None, None, bool]:
+        """Skips a mark, and white space before it, if it follows; returns whether it did."""
         while True:
             text = self._text.lstrip()
             if text.startswith(mark.strip()):

@@ -1,4 +1,4 @@
-"""JSON as its standard has it."""
+"""Strict JSON parsing."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def loads(text: str) -> Any:
-    """Returns the value of a JSON text. Raises `ValueError`, also for infinite numbers, NaN or too deep a nesting."""
+    """Parses JSON. Raises `ValueError`, also for infinite numbers, NaN and too deep nesting."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Calls of functions in answers, read as the text comes."""
+"""Splits a growing answer into text and tool calls."""
 
 import re
 
@@ -10,36 +10,35 @@ SPACE, AFTER_CALL = re.compile(r"[ \n\t]*"), re.compile(r"[; \n\t]*")
 
 
 class CallReader:
-    """Reads an answer as it comes: what is text, and what is a call.
+    """Splits an answer into text and tool calls.
 
-    Text that may turn out to begin a call is held back, a call until it is complete. What looks like a call but is not
-    one (broken JSON, a function that was not offered) is text. White space before a call, and after the last one, is
-    dropped.
+    Text that may begin a call is held back, and a call until it is complete. Invalid calls (broken JSON, an unknown
+    function) are text. White space before a call, and after the last one, is dropped.
 
     Args:
-        format: how the model writes calls.
-        functions: the schemas of their parameters, by name.
-        parallel: whether more calls than the first count; else they are dropped.
+        format: format of the model's calls.
+        functions: parameter schemas by function name.
+        parallel: whether to return more calls than the first; otherwise they are dropped.
 
     Attributes:
-        calls: that were read so far.
+        calls: the calls so far.
     """
 
     def __init__(self, format: ToolFormat, functions: Functions, parallel: bool = True):
         self._format, self._functions, self._parallel = format, functions, parallel
         before, self._section_end = (text.strip() for text in format.section)
         head = format.head.partition("{name}")[0].strip()
-        bare = head if head.startswith("<") else ""  # a tag, which some models write alone
+        bare = head if head.startswith("<") else ""  # some models write this tag without `begin`
         self._marks = [mark for mark in (before, self._section_end, format.begin.strip(), format.also, bare) if mark]
         self.calls: list[ToolCall] = []
-        self._text, self._space = "", ""  # text that is not returned yet, and white space before it
-        self._only_calls = True  # so far: where a call may stand bare
-        self._separators = 0  # characters that stand before a bare call, as far as they were read
-        self._begun: CallParser | None = None  # of the call that the text begins with
-        self._least = 1  # characters of the text that it reads at least
+        self._text, self._trailing_space = "", ""  # text that is not returned yet, and the white space before it
+        self._no_text_so_far = True  # only then may a call omit `begin`
+        self._separator_end = 0  # characters of white space and separators at the beginning of `_text`
+        self._parser: CallParser | None = None  # parser of a possible call at the beginning of `_text`
+        self._min_read = 1  # minimum number of characters that the parser consumes
 
     def add(self, text: str) -> list[str | ToolCall]:
-        """Reads more of the text and returns the pieces that are now certain."""
+        """Reads more text and returns the complete pieces."""
         self._text += text
         return self._pieces(is_last=False)
 
@@ -48,69 +47,69 @@ class CallReader:
         if self.calls and any(
             mark.strip().startswith(self._text.strip()) for mark in (self._format.end, self._section_end)
         ):
-            self._text = ""  # the mark after a call, cut short
+            self._text = ""  # a truncated mark after a call
         pieces = self._pieces(is_last=True)
-        return pieces if self.calls or not self._space else [*pieces, self._space]
+        return pieces if self.calls or not self._trailing_space else [*pieces, self._trailing_space]
 
     def _pieces(self, is_last: bool) -> list[str | ToolCall]:
         pieces: list[str | ToolCall] = []
         while self._text:
-            if self._begun is None:
-                if not self._up_to_call(pieces, is_last):
+            if self._parser is None:
+                if not self._read_text(pieces, is_last):
                     break
                 continue
-            if not self._begun.read(self._text, is_last):
+            if not self._parser.read(self._text, is_last):
                 break
-            size, calls, self._begun = max(self._begun.at, self._least), self._begun.calls, None
-            pieces += self._keep_calls(calls) if calls else self._text_pieces(self._text[:size])
+            size, calls, self._parser = max(self._parser.position, self._min_read), self._parser.calls, None
+            pieces += self._store_calls(calls) if calls else self._text_pieces(self._text[:size])
             self._take(size)
         return pieces
 
-    def _up_to_call(self, pieces: list[str | ToolCall], is_last: bool) -> bool:
-        """Takes the text before a possible call, as far as it is certain; returns whether there is more to read."""
-        bare = self._bare()
-        if bare == len(self._text) and not is_last:
+    def _read_text(self, pieces: list[str | ToolCall], is_last: bool) -> bool:
+        """Reads the text before a possible call; returns whether to continue."""
+        bare_start = self._bare_call_start()
+        if bare_start == len(self._text) and not is_last:
             return False
-        places = {mark: place for mark in self._marks if (place := self._text.find(mark)) >= 0}
-        mark = min(places, key=places.__getitem__, default="")
-        begin = places.get(mark, -1)
-        if bare is not None and self._text[bare : bare + 1] == "{":
-            begin, mark = bare, ""
+        positions = {mark: position for mark in self._marks if (position := self._text.find(mark)) >= 0}
+        mark = min(positions, key=positions.__getitem__, default="")
+        begin = positions.get(mark, -1)
+        if bare_start is not None and self._text[bare_start : bare_start + 1] == "{":
+            begin, mark = bare_start, ""
         if begin < 0:
             certain = self._text if is_last else settled(self._text, self._marks)
             pieces += self._text_pieces(certain)
             self._take(len(certain))
             return False
-        pieces += [] if begin == bare and self.calls else self._text_pieces(self._text[:begin])
+        pieces += [] if begin == bare_start and self.calls else self._text_pieces(self._text[:begin])
         self._take(begin)
         if mark and mark == self._section_end and self.calls:
             self._take(len(mark))
-            self._space = ""
+            self._trailing_space = ""
             return True
-        self._begun, self._least = CallParser(self._format, self._functions), len(mark) or 1
+        self._parser, self._min_read = CallParser(self._format, self._functions), len(mark) or 1
         return True
 
-    def _bare(self) -> int | None:
-        """Returns where a call may stand bare, after white space or a separator; None if nowhere."""
-        if not self._format.bare or not self._only_calls:
+    def _bare_call_start(self) -> int | None:
+        """Returns the position where a call without `begin` may start; None if there cannot be one."""
+        if not self._format.bare or not self._no_text_so_far:
             return None
         separator = AFTER_CALL if self.calls else SPACE
-        self._separators = separator.match(self._text, self._separators).end()  # type: ignore[union-attr]
-        return self._separators
+        self._separator_end = separator.match(self._text, self._separator_end).end()  # type: ignore[union-attr]
+        return self._separator_end
 
     def _take(self, size: int) -> None:
-        self._text, self._separators = self._text[size:], 0
+        self._text, self._separator_end = self._text[size:], 0
 
-    def _keep_calls(self, calls: list[ToolCall]) -> list[str | ToolCall]:
+    def _store_calls(self, calls: list[ToolCall]) -> list[str | ToolCall]:
         new_calls = calls if self._parallel else calls[: 1 - len(self.calls)]
         self.calls += new_calls
-        self._space = ""
+        self._trailing_space = ""
         return [*new_calls]
 
     def _text_pieces(self, text: str) -> list[str | ToolCall]:
-        """Returns text without the white space at its end, which is kept until more text follows."""
-        text = self._space + text
+        """Returns text without trailing white space, which is held back until more text follows."""
+        text = self._trailing_space + text
         stripped = text.rstrip()
-        self._space = text[len(stripped) :]
-        self._only_calls = self._only_calls and not stripped
+        self._trailing_space = text[len(stripped) :]
+        self._no_text_so_far = self._no_text_so_far and not stripped
         return [stripped] if stripped else []

@@ -1,4 +1,4 @@
-"""How families of models write calls of functions: a table, and which row a chat template teaches."""
+"""Formats of tool calls of model families: a table, and detection by chat template."""
 
 import dataclasses
 import hashlib
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
-    """A function that an answer calls.
+    """A tool call of an answer.
 
     Attributes:
-        name: the function's.
-        arguments: a JSON object, as text.
+        name: name of the function.
+        arguments: JSON text of an object.
     """
 
     name: str
@@ -25,26 +25,26 @@ class ToolCall:
 class ToolFormat:
     """How a family of models writes calls: `begin`, `head`, the arguments, `tail`, `end`.
 
-    White space between these texts, and at their edges, may be missing or more.
+    White space between and around these texts may differ.
 
     Attributes:
-        name: what options call it.
-        marks: texts that chat templates of this format have, all of them.
+        name: name of the format in options.
+        marks: texts that occur in every chat template of this format.
         begin: text before a call.
-        also: another one that some models of the family write, which is read and not written; "" for none.
-        end: text after it; "" for none. A call without it counts if its arguments are complete.
+        also: alternative to `begin` that is parsed but never generated; "" if there is none.
+        end: text after a call, which may be missing after complete arguments; "" if there is none.
         section: texts before the first call and after the last one.
         head: text before the arguments, with `{name}`; "" if calls are JSON objects with a name and arguments, or lists
-            of them. A tag begins a call without `begin`
-            too. What stands with `{index}` is the call's id, which counts calls.
+            of them. If it starts with a tag, `begin` may be missing. With `{index}`, the text up to it is the call's
+            id.
         tail: text after the arguments.
-        argument: texts before and after the value of an argument that is not in JSON, the first with `{key}`; None if
-            the arguments are a JSON object. Line breaks that these have next to the value are no part of it.
-        arguments: the key of the arguments in JSON objects with a name.
-        bare: whether calls stand without `begin` too: where an answer begins, or after another call.
-        listed: whether several calls stand in one list.
-        id_length: characters of a call's id, which the templates may check.
-        channels: whether calls are messages of a channel, which `harmony` reads.
+        argument: texts before (with `{key}`) and after the value of an argument that is not JSON, whose line breaks
+            next to the value do not belong to it; None if the arguments are a JSON object.
+        arguments: key of the arguments in JSON objects with a name.
+        bare: whether `begin` may be missing at the beginning of an answer and after another call.
+        listed: whether several calls are written as one list.
+        id_length: length of a call's id, which templates may check.
+        channels: whether calls are messages in a channel, which `harmony` parses.
     """
 
     name: str
@@ -64,11 +64,11 @@ class ToolFormat:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts that it is written with, but for those of arguments."""
+        """All texts of the format but those of arguments."""
         return self.begin, self.also, self.end, *self.section, *self.head.split("{name}"), self.tail
 
     def model_call_id(self, name: str, index: int) -> str | None:
-        """Returns the id that the model writes with call number `index` of a conversation; None if it writes none."""
+        """Returns the id that the model writes for call number `index` of a conversation; None if it writes none."""
         before, mark, _ = self.head.partition("{index}")
         return f"{before}{mark}".format(name=name, index=index) if mark else None
 
@@ -76,7 +76,7 @@ class ToolFormat:
 _DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _DEEPSEEK_CALL: dict[str, Any] = {"begin": "<｜tool▁call▁begin｜>", "end": "<｜tool▁call▁end｜>", "section": _DEEPSEEK}
 _TAGGED: dict[str, Any] = {"head": "<function={name}>\n", "tail": "</function>"}
-# The first row whose marks a template has is its format, so those that share a mark with another come before it.
+# A template has the first format whose marks it contains, so more specific formats come first.
 FORMATS = {
     one.name: one
     for one in (
@@ -144,9 +144,8 @@ FORMATS = {
             end="</tool_call>",
         ),
         ToolFormat(name="hunyuan", marks=("<tool_calls>",), begin="<tool_calls>", end="</tool_calls>", listed=True),
-        ToolFormat(
-            name="granite", marks=("<|tool_call|>",), begin="<|tool_call|>", also="<tool_call>", listed=True
-        ),  # 3.1's template teaches the token, and the model writes the text
+        # the template of Granite 3.1 shows the special token, but the model writes the text
+        ToolFormat(name="granite", marks=("<|tool_call|>",), begin="<|tool_call|>", also="<tool_call>", listed=True),
         ToolFormat(name="hermes", marks=("<tool_call>",), begin="<tool_call>\n", end="\n</tool_call>"),
         ToolFormat(
             name="llama3", marks=('"parameters": dict',), begin="<|python_tag|>", arguments="parameters", bare=True
@@ -156,44 +155,45 @@ FORMATS = {
 
 
 def template_of(tokenizer: Any) -> str:
-    """Returns the chat template that conversations with tools go through; "" if there is none."""
+    """Returns the chat template for conversations with tools; "" if there is none."""
     templates = getattr(tokenizer, "chat_template", None) or ""
     if isinstance(templates, Mapping):
         return templates.get("tool_use") or templates.get("default") or ""
     return templates
 
 
-def knows_tools(template: str) -> bool:
+def supports_tools(template: str) -> bool:
     """Returns whether a chat template reads tools."""
     return re.search(r"\btools\b", template) is not None
 
 
 def format_of(template: str) -> ToolFormat | None:
-    """Returns the format that a chat template teaches; None if it is none of `FORMATS`."""
-    return next((one for one in FORMATS.values() if all(mark in template for mark in one.marks)), None)
+    """Returns the format that a chat template uses; None if it is none of `FORMATS`."""
+    return next((format_ for format_ in FORMATS.values() if all(mark in template for mark in format_.marks)), None)
 
 
 def tool_format_for(tokenizer: Any, stated: ToolFormat | None = None) -> ToolFormat:
-    """Returns the format of a model's calls: the one of its chat template, or another that is stated.
+    """Returns the format of a model's calls, by its chat template unless `stated`.
 
     Raises:
-        ValueError: the template knows no tools, or its format is none of `FORMATS`.
+        ValueError: the template does not support tools, or its format is none of `FORMATS`.
     """
     template = template_of(tokenizer)
-    if not knows_tools(template):
+    if not supports_tools(template):
         raise ValueError(
-            'the model\'s chat template knows no tools; leave tools and what they said out, or give tool_choice "none"'
+            "the model's chat template does not support tools; leave tools and their results out, or give "
+            'tool_choice "none"'
         )
     format = stated or format_of(template)
     if format is None:
         raise ValueError(
-            "the model writes calls in a form that is not known here; serve it with --tool-format and one of "
+            "the format of the model's tool calls is unknown; serve it with --tool-format and one of "
             f"{', '.join(FORMATS)}"
         )
     return format
 
 
-def call_id(format: ToolFormat, *what: Any) -> str:
-    """Returns an id of letters and digits for a call; the same for the same `what`."""
-    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()
+def call_id(format: ToolFormat, *parts: Any) -> str:
+    """Returns an id for a call, derived from `parts`."""
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return digest[: format.id_length] if format.id_length < 24 else f"call_{digest[: format.id_length]}"

@@ -1,4 +1,4 @@
-"""The functions that a model may call: what a request says of them, and the form that calls of them have to have."""
+"""Tools that a model may call: validation, and schemas of required calls."""
 
 import dataclasses
 import json
@@ -21,8 +21,8 @@ class ToolChoice:
     """Which functions an answer may or must call.
 
     Attributes:
-        mode: "auto" leaves it to the model, "none" lets it call nothing, "required" wants a call.
-        name: the function that has to be called; None is any.
+        mode: "auto" leaves it to the model, "none" allows no call, "required" requires a call.
+        name: the function that must be called; None is any.
     """
 
     mode: str
@@ -34,9 +34,9 @@ class Tools:
     """Functions that an answer may call.
 
     Attributes:
-        tools: they, as chat templates read them.
+        tools: the tools, as chat templates read them.
         choice: which of them may or must be called.
-        parallel: whether several calls are wanted.
+        parallel: whether several calls are allowed.
     """
 
     tools: list[dict[str, Any]]
@@ -45,15 +45,15 @@ class Tools:
 
     @property
     def functions(self) -> dict[str, dict[str, Any]]:
-        """The schemas of their parameters, by name."""
+        """Parameter schemas by function name."""
         return {name_of(tool): tool["function"]["parameters"] for tool in self.tools}
 
 
 def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools | None:
-    """Returns the functions that a request names, in OpenAI's form; None where none may be called.
+    """Validates the tools of a request in OpenAI's format; returns None if none may be called.
 
     Raises:
-        ValueError: a tool is not valid, or the choice is none of them.
+        ValueError: a tool or the choice is invalid.
     """
     checked = check_tools([] if tools is None else tools)
     chosen = check_tool_choice(choice, checked)
@@ -61,27 +61,27 @@ def read_tools(tools: Any, choice: Any = None, parallel: bool = True) -> Tools |
 
 
 def check_tools(tools: Any) -> list[Tool]:
-    """Returns tools in OpenAI's form, as chat templates read them; missing `parameters` become an empty object.
+    """Validates tools in OpenAI's format; missing `parameters` become those of an object without properties.
 
     Raises:
-        ValueError: they are no tools, or two have one name.
+        ValueError: a tool is invalid, or two have the same name.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
         raise ValueError(f"tools={as_json(tools)}; expected a list of {EXPECTED}")
-    checked = [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
+    checked = [_check_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
     names = [name_of(tool) for tool in checked]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"tools has two that are called {twice[0]!r}; give each a name of its own")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ValueError(f"tools has two entries named {duplicates[0]!r}; give each its own name")
     return checked
 
 
 def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
-    """Returns the choice in OpenAI's form: a word, or the name of one of the tools. Raises ValueError."""
+    """Validates the tool choice in OpenAI's format. Raises ValueError."""
     if choice is None:
         return ToolChoice("auto" if tools else "none")
-    named = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
-    name = named.get("name") if isinstance(named, Mapping) else None
+    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, Mapping) else None
     if name is None and choice not in CHOICES:
         raise ValueError(
             f'tool_choice={as_json(choice)}; expected {", ".join(map(json.dumps, CHOICES))} or {{"type": "function", '
@@ -97,34 +97,36 @@ def check_tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
 def call_schema(
     tools: Sequence[Tool], choice: ToolChoice, format: ToolFormat, *, parallel: bool = True
 ) -> dict[str, Any] | None:
-    """Returns the schema of an answer that calls one of the tools, in a model's format; None if none is required.
+    """Returns the schema of an answer that calls a tool, in a model's format; None if no call is required.
 
-    Formats that list calls may list several, if `parallel` and not one function is named; others have one call.
+    Formats that list calls allow several, if `parallel` and the choice names no function; others allow one call.
 
     Raises:
-        ValueError: the format has arguments that are not in JSON.
+        ValueError: the format's arguments are not JSON.
     """
     if choice.mode != "required":
         return None
     if format.argument is not None:
         raise ValueError(
-            f"an answer cannot be held to a call that is written as {format.name} does, without JSON; give tool_choice "
-            '"auto", and no form of the answer'
+            f"tool calls in the format {format.name} are not JSON, so an answer cannot be constrained to a call; give "
+            'tool_choice "auto", and no form of the answer'
         )
     calls = [
-        _schema_of(tool, format, f"tools[{i}]") for i, tool in enumerate(tools) if choice.name in (None, name_of(tool))
+        _call_schema_of(tool, format, f"tools[{i}]")
+        for i, tool in enumerate(tools)
+        if choice.name in (None, name_of(tool))
     ]
     call = calls[0] if len(calls) == 1 else {"anyOf": calls, PLACE_KEYWORD: "tools"}
     if format.listed:
-        most = {} if parallel and choice.name is None else {"maxItems": 1}
-        call = {"type": "array", "items": call, "minItems": 1, **most, PLACE_KEYWORD: call[PLACE_KEYWORD]}
+        max_items = {} if parallel and choice.name is None else {"maxItems": 1}
+        call = {"type": "array", "items": call, "minItems": 1, **max_items, PLACE_KEYWORD: call[PLACE_KEYWORD]}
     if not format.head and not format.bare:
         call = call | {BETWEEN: [format.begin, format.end]}
     return call
 
 
 def call_options(tools: Tools, format: ToolFormat) -> dict[str, Any]:
-    """Returns the options of structured output that hold an answer to a call; empty if no call is required."""
+    """Returns the options that constrain an answer to a required call; empty if no call is required."""
     schema = call_schema(tools.tools, tools.choice, format, parallel=tools.parallel)
     return {} if schema is None else {"json_schema": schema}
 
@@ -134,7 +136,7 @@ def name_of(tool: Tool) -> str:
     return tool["function"]["name"]
 
 
-def _tool(where: str, tool: Any) -> Tool:
+def _check_tool(where: str, tool: Any) -> Tool:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or tool.get("type") != "function" or not isinstance(function.get("name"), str):
         raise ValueError(f"{where}={as_json(tool)}; expected {EXPECTED}")
@@ -150,18 +152,22 @@ def _tool(where: str, tool: Any) -> Tool:
         raise ValueError(f"{where}.function.description={as_json(description)}; expected text")
     if parameters is not None and (not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object"):
         raise ValueError(f"{where}.function.parameters={as_json(parameters)}; expected a JSON schema of an object")
-    described = {} if description is None else {"description": description}
-    empty = {"type": "object", "properties": {}}
-    named = {"name": function["name"], **described, "parameters": dict(empty if parameters is None else parameters)}
-    return {"type": "function", "function": named}
+    description_field = {} if description is None else {"description": description}
+    empty_schema = {"type": "object", "properties": {}}
+    fields = {
+        "name": function["name"],
+        **description_field,
+        "parameters": dict(empty_schema if parameters is None else parameters),
+    }
+    return {"type": "function", "function": fields}
 
 
-def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
-    """Returns the schema of a call; that of its parameters is one of its own, within which its references lead."""
-    of_call = {PLACE_KEYWORD: f"{place}.function.parameters"}  # an error about all of it is most likely about them
-    parameters = {"type": "object"} | tool["function"]["parameters"] | of_call
-    named = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
-    if not any(parameters.get(name) for name in named):
+def _call_schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
+    """Returns the schema of a call. The parameters' schema is a document of its own, where its references start."""
+    place_keyword = {PLACE_KEYWORD: f"{place}.function.parameters"}  # shown in errors about the whole call too
+    parameters = {"type": "object"} | tool["function"]["parameters"] | place_keyword
+    keywords = ("properties", "additionalProperties", "patternProperties", "$ref", "anyOf", "oneOf", "allOf")
+    if not any(parameters.get(name) for name in keywords):
         parameters["additionalProperties"] = False  # a function without parameters
     if format.head:
         head = format.head.replace("{name}", name_of(tool)).replace("{index}", "0")
@@ -173,5 +179,5 @@ def _schema_of(tool: Tool, format: ToolFormat, place: str) -> dict[str, Any]:
         "properties": properties,
         "required": [*properties],
         "additionalProperties": False,
-        **of_call,
+        **place_keyword,
     }

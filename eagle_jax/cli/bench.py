@@ -8,7 +8,7 @@ from eagle_jax.cli import options, parsing
 from eagle_jax.cli.console import counting, err, one_sentence, out, print_json
 from eagle_jax.cli.report import as_dict, bench_table, differences, skipped_of, spent_table, surroundings
 from eagle_jax.evaluation import EAGLE, OVERALL, PLAIN, Conversation, Prompter, by_group, compare, read_questions
-from eagle_jax.evaluation.results import left_out, repeated
+from eagle_jax.evaluation.results import omission_notes, repetition_notes
 
 
 @one_sentence
@@ -63,6 +63,8 @@ def bench(
     out.print(spent_table({name: figures.spent for name, figures in groups[OVERALL].items()}))
     out.print(f"Identical texts: {overall.identical} of {overall.answers}", markup=False)
     turns, plain = {str(question.id): len(question.turns) for question in selected}, conversations[PLAIN.name]
-    notes = left_out(len(selected), len(skipped), turns, plain, room=sampling.max_new_tokens, context=model.context)
-    for sentence in (*differences(conversations, PLAIN.name), *repeated(repeats), *notes):
+    notes = omission_notes(
+        len(selected), len(skipped), turns, plain, max_new_tokens=sampling.max_new_tokens, context=model.context
+    )
+    for sentence in (*differences(conversations, PLAIN.name), *repetition_notes(repeats), *notes):
         err.print(sentence, markup=False)

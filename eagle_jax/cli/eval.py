@@ -24,7 +24,7 @@ from eagle_jax.evaluation import Method, Prompter, Question, compare, read_quest
 from eagle_jax.evaluation.comparison import first_prompt
 from eagle_jax.evaluation.page import render
 from eagle_jax.evaluation.results import Results, read_results
-from eagle_jax.evaluation.store import TRACES, Folder, alone, write_json
+from eagle_jax.evaluation.store import TRACES, Folder, locked, write_json
 from eagle_jax.evaluation.tables import tables
 from eagle_jax.evaluation.traces import take_traces
 
@@ -134,7 +134,7 @@ def run(
         file=str(questions), questions=len(selected), turns=turns, skipped=skipped, context=model.context
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
-    with alone(folder), _run_folder(folder, settings, about) as run:
+    with locked(folder), _run_folder(folder, settings, about) as run:
         _ask(run, prompter, selected, chosen, repeats, sampling.draws)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")
@@ -240,6 +240,6 @@ def _digest(questions: Sequence[Question]) -> str:
 def _show(results: Results) -> None:
     for table in tables(results):
         out.print(rich_table(table))
-    sentences = [] if results.plain is None else differences(results.talks, results.plain)
+    sentences = [] if results.plain is None else differences(results.conversations, results.plain)
     for sentence in (*results.notes, *sentences):
         err.print(sentence, markup=False)

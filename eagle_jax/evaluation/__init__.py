@@ -1,4 +1,4 @@
-"""Question files in, speed and acceptance out: several methods on the same requests, in one run."""
+"""Evaluation of speed and acceptance: several methods on the same questions, in one run."""
 
 from eagle_jax.evaluation.acceptance import Acceptance, measure_acceptance
 from eagle_jax.evaluation.answers import Answer, Conversation

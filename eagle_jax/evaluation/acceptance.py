@@ -1,4 +1,4 @@
-"""What a head is worth: tokens that a step commits, over questions that it did not learn from."""
+"""Acceptance of a head on held-out questions."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from eagle_jax.evaluation.questions import Question
 
 @dataclasses.dataclass(frozen=True)
 class Acceptance:
-    """Over all steps of all answers.
+    """Acceptance over all steps of all answers.
 
     Attributes:
-        mean_accepted_length: tokens a step, the model's own included; 1 + the sum of `by_depth`.
+        mean_accepted_length: tokens per step, with the bonus token; 1 + the sum of `by_depth`.
         by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
-        steps: how many in all.
-        tokens: tokens of the answers.
-        skipped: questions that did not fit into the context.
+        steps: number of steps.
+        tokens: number of tokens of the answers.
+        skipped: number of questions that did not fit into the context.
     """
 
     mean_accepted_length: float
@@ -38,9 +38,8 @@ def measure_acceptance(
     chat: bool,
     progress: Callable[[int, int], None] | None = None,
 ) -> Acceptance:
-    """Answers the first turn of each question, each with a seed of its own, with the method's published tree.
-
-    So what is found is the head's, and neither of this machine nor of how many are answered at a time.
+    """Answers the first turn of each question, with its own seed and the method's published tree, so that the result
+    depends neither on the machine nor on the batch size.
 
     Raises:
         ValueError: no question leaves room for an answer in the context.

@@ -1,4 +1,4 @@
-"""Answers and the lines that hold them: FastChat's form as Spec-Bench extends it, and what its figures leave out."""
+"""Answers and their JSON lines: FastChat's format as extended by Spec-Bench, with further fields."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_jax import api
 
-# Per turn in a line's `choices[0]`, and the type of each entry; `accept_lengths` alone runs on through the turns.
+# Fields of `choices[0]` with one entry per turn, and the entries' types; `accept_lengths` joins all turns.
 PER_TURN = {
     "turns": str,
     "decoding_steps": int,
@@ -29,14 +29,14 @@ class Answer:
     """One turn's answer and its cost.
 
     Attributes:
-        text, token_ids: what was generated.
-        prompt_ids: what it was generated from.
-        prompt_cut: characters of the conversation that were left out to make it fit.
-        accepted_lengths: tokens that each step committed, prefill not counted.
-        retokenized: tokens of `text` when it is tokenized by itself, special tokens in front included.
-        seconds: wall time of the request, prefill included; nothing was compiled meanwhile.
-        prefill_seconds, decode_seconds: until the first token, and from the first to the last.
-        spent: on steps, by the size of the trees.
+        text, token_ids: the generated text and tokens.
+        prompt_ids: tokens of the prompt.
+        prompt_cut: number of characters of the conversation that were left out to make it fit.
+        accepted_lengths: tokens that each step committed, without prefill.
+        retokenized: number of tokens of `text` when tokenized by itself, with special tokens in front.
+        seconds: wall time of the request with prefill, without compilation.
+        prefill_seconds, decode_seconds: time to the first token, and from the first to the last.
+        spent: steps, tokens and seconds by tree size.
     """
 
     text: str
@@ -52,13 +52,13 @@ class Answer:
 
     @property
     def steps(self) -> int:
-        """Passes of the target after the prompt was read."""
+        """Number of steps after prefill."""
         return len(self.accepted_lengths)
 
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-    """What one method answered to the turns of one question, as far as they fitted into the context."""
+    """One method's answers to the turns of one question, as far as they fit into the context."""
 
     id: int | str
     category: str
@@ -95,14 +95,14 @@ def to_record(conversation: Conversation) -> dict[str, Any]:
 
 
 def from_line(line: str | bytes, place: str) -> Conversation:
-    """Reads a line that holds what `to_record` made. Raises ValueError, with `place` in front, for anything else."""
+    """Parses a line written from `to_record`. Raises ValueError, prefixed with `place`, if it is invalid."""
     try:
         fields = json.loads(line)
         choice, id_, category, method = (
             fields["choices"][0],
             *(fields[key] for key in ("question_id", "category", "model_id")),
         )
-        columns = {"spent": [[]] * len(choice["turns"])} | choice  # which earlier versions did not keep
+        columns = {"spent": [[]] * len(choice["turns"])} | choice  # earlier versions have no `spent`
         columns = {key: columns[key] for key in (*PER_TURN, "accept_lengths")}
     except KeyError as error:
         raise ValueError(f"{place}: {error} is missing; expected an answer that `eagle-jax eval` wrote") from None
@@ -118,10 +118,10 @@ def from_line(line: str | bytes, place: str) -> Conversation:
             raise ValueError(f"{place}: {key} must be a list with one {kind.__name__} a turn")
     if len({len(columns[key]) for key in PER_TURN}) != 1 or not columns["turns"]:
         raise ValueError(f"{place}: {', '.join(PER_TURN)} must have one entry a turn each, and one turn at least")
-    for key, of_turns in (("token_ids", True), ("prompt_ids", True), ("accept_lengths", False)):
-        lists = columns[key] if of_turns else [columns[key]]
+    for key, per_turn in (("token_ids", True), ("prompt_ids", True), ("accept_lengths", False)):
+        lists = columns[key] if per_turn else [columns[key]]
         if not all(isinstance(numbers, list) and all(type(number) is int for number in numbers) for numbers in lists):
-            raise ValueError(f"{place}: {key} must hold {'lists' if of_turns else 'a list'} of whole numbers")
+            raise ValueError(f"{place}: {key} must hold {'lists' if per_turn else 'a list'} of whole numbers")
     if not all(_is_spent(entry) for turn in columns["spent"] for entry in turn):
         raise ValueError(f"{place}: spent must hold lists of nodes, steps, tokens and seconds")
     if sum(columns["decoding_steps"]) != len(columns["accept_lengths"]):
@@ -133,14 +133,14 @@ def from_line(line: str | bytes, place: str) -> Conversation:
 
 
 def _is_spent(entry: Any) -> bool:
-    """Returns whether it is what `dataclasses.astuple` makes of a `BudgetUse`."""
+    """Returns whether it is `dataclasses.astuple` of a `BudgetUse`."""
     if not isinstance(entry, list) or len(entry) != 4 or type(entry[3]) not in (int, float):
         return False
     return all(type(count) is int for count in entry[:3])
 
 
 def _answers(columns: dict[str, Any]) -> list[Answer]:
-    answers, first = [], 0
+    answers, offset = [], 0
     for turn, steps in enumerate(columns["decoding_steps"]):
         answers.append(
             Answer(
@@ -148,7 +148,7 @@ def _answers(columns: dict[str, Any]) -> list[Answer]:
                 token_ids=tuple(columns["token_ids"][turn]),
                 prompt_ids=tuple(columns["prompt_ids"][turn]),
                 prompt_cut=columns["prompt_cut"][turn],
-                accepted_lengths=tuple(columns["accept_lengths"][first : first + steps]),
+                accepted_lengths=tuple(columns["accept_lengths"][offset : offset + steps]),
                 retokenized=columns["retokenized"][turn],
                 seconds=float(columns["wall_time"][turn]),
                 prefill_seconds=float(columns["prefill_time"][turn]),
@@ -156,5 +156,5 @@ def _answers(columns: dict[str, Any]) -> list[Answer]:
                 spent=tuple(api.BudgetUse(*entry) for entry in columns["spent"][turn]),
             )
         )
-        first += steps
+        offset += steps
     return answers

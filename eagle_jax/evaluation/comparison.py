@@ -1,4 +1,4 @@
-"""Has the same conversations under several methods, in one run, and keeps what each answer cost."""
+"""Runs the same conversations with several methods, and records the cost of each answer."""
 
 import dataclasses
 import math
@@ -15,12 +15,12 @@ from eagle_jax.evaluation.questions import Question
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to decode.
+    """A decoding method.
 
     Args:
-        name: what it is called in files and tables.
+        name: name in files and tables.
         drafter, tree: as in `generate`.
-        model: the model that has what the drafter needs; None is the one that makes the prompts.
+        model: model with what the drafter needs; None for the prompter's model.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Method:
     model: api.Model | None = None
 
 
-TRIES = 10
+MAX_TRIES = 10
 PLAIN, EAGLE = Method("plain", "none"), Method("eagle", "eagle")
 
 
@@ -43,34 +43,32 @@ def compare(
     progress: Callable[[int, int], None] | None = None,
     **sampling: Any,
 ) -> Iterator[Conversation]:
-    """Asks every question under every method, and yields each conversation as soon as it is over for the last time.
+    """Asks every question with every method, and yields each conversation once it is complete.
 
-    The method that begins changes from question to question, so that none always meets the warmer caches. A
-    conversation ends before the first turn that does not fit; a question of which not even the first turn fits is
-    passed over (see `too_long`). A request that compiled something is repeated until it does not, at most 10 times in
-    all, so compiling is not timed.
+    The first method rotates from question to question, so that none always profits from warm caches. A conversation
+    ends before the first turn that does not fit; a question whose first turn does not fit is skipped (see `too_long`).
+    A request that compiled something is repeated, up to 10 attempts, so that compilation is not timed.
 
     Args:
-        prompter: the model, and how it is asked.
-        answered: pairs of a method's name and a question's id that are there already.
-        repeats: times that each question is asked, the methods in turn; the quickest conversation counts.
-        progress: called with (conversations had, conversations in all), those that are there or do not fit included;
-            each counts as often as it is repeated.
+        prompter: the model and its prompts.
+        answered: pairs of method name and question id that are complete already.
+        repeats: repetitions of each question with all methods in turn; the fastest conversation counts.
+        progress: called with (conversations done, total), which count repetitions and skipped conversations.
         sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
     """
-    done, total = 0, len(questions) * len(methods) * repeats
+    num_done, total = 0, len(questions) * len(methods) * repeats
     for number, question in enumerate(questions):
         first = number % len(methods)
-        had: dict[str, list[list[Answer]]] = {method.name: [] for method in methods}
+        runs_by_method: dict[str, list[list[Answer]]] = {method.name: [] for method in methods}
         for method in (*methods[first:], *methods[:first]) * repeats:
             if (method.name, question.id) not in answered:
-                times = had[method.name]
-                times.append(_converse(prompter, question, method, sampling))
-                if len(times) == repeats and (answers := min(times, key=_seconds)):
+                runs = runs_by_method[method.name]
+                runs.append(_converse(prompter, question, method, sampling))
+                if len(runs) == repeats and (answers := min(runs, key=_seconds)):
                     yield Conversation(question.id, question.category, method.name, tuple(answers))
-            done += 1
+            num_done += 1
             if progress is not None:
-                progress(done, total)
+                progress(num_done, total)
 
 
 def _seconds(answers: list[Answer]) -> float:
@@ -78,7 +76,7 @@ def _seconds(answers: list[Answer]) -> float:
 
 
 def too_long(prompter: Prompter, questions: Sequence[Question]) -> list[int | str]:
-    """Returns the ids of the questions of which not even the first turn leaves room for an answer."""
+    """Returns the ids of the questions whose first turn leaves no room for an answer."""
     return [question.id for question in questions if prompter([_user(question.turns[0])]) is None]
 
 
@@ -106,9 +104,9 @@ def _user(text: str) -> Message:
 
 
 def _ask(prompter: Prompter, prompt: Prompt, method: Method, sampling: dict[str, Any]) -> Answer:
-    """Repeats the request until nothing was compiled during it; the second time, unless something is odd."""
+    """Sends the request, again if something was compiled during it."""
     request = dict(max_new_tokens=prompter.max_new_tokens, drafter=method.drafter, tree=method.tree, **sampling)
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         with counting_compiles() as compiles:
             start = time.perf_counter()
             result = api.generate(method.model or prompter.model, prompt.ids, **request)

@@ -1,4 +1,4 @@
-"""Notices when JAX compiles, so that no measurement includes it."""
+"""Counts compilations, so that measurements can exclude them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class Compiles:
-    """How many programs were compiled, or fetched from the persistent cache, and how long that took in seconds."""
+    """Number of programs compiled, or loaded from the persistent cache, and the time in seconds."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -23,7 +23,7 @@ class Compiles:
 
 @contextlib.contextmanager
 def counting_compiles() -> Iterator[Compiles]:
-    """Yields a count of compilations in the block: `with counting_compiles() as compiles: ...; compiles.count`."""
+    """Counts compilations in the block: `with counting_compiles() as compiles: ...; compiles.count`."""
     compiles = Compiles()
     jax.monitoring.register_event_duration_secs_listener(compiles.add)
     try:

@@ -1,8 +1,8 @@
-"""The report's figures as SVG text. Colours are classes, so that a style decides them for light and dark: figures.css,
-which the report's page holds once, and a figure that is a file of its own (`alone`) for itself.
+"""Draws the report's figures as SVG. Colours are CSS classes, which figures.css defines for light and dark modes; the
+report's page and `standalone` figures include it.
 
-`c0` ... `c9` colour series, in order; `ink` and `faint` are text and lines. The name and value of a mark are in its
-`<title>`, which browsers show under the pointer.
+Classes `c0` ... `c9` are series in order; `ink` and `faint` are text and lines. The name and value of a mark are in its
+`<title>`, which browsers show as a tooltip.
 """
 
 import html
@@ -16,23 +16,23 @@ WIDTH, ROW, LEFT, COLOURS = 860, 26, 190, 10
 
 
 class Svg:
-    """Elements in the order they are drawn."""
+    """An SVG image; elements are drawn in the order of the calls."""
 
     def __init__(self, height: Number, label: str, width: Number = WIDTH):
         self.height, self.width, self.label = height, width, label
         self.elements: list[str] = []
 
-    def line(self, x1: Number, y1: Number, x2: Number, y2: Number, look: str) -> None:
-        self.elements.append(f'<line class="{look}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+    def line(self, x1: Number, y1: Number, x2: Number, y2: Number, css_class: str) -> None:
+        self.elements.append(f'<line class="{css_class}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
-    def text(self, x: Number, y: Number, text: object, look: str = "ink", anchor: str = "start") -> None:
+    def text(self, x: Number, y: Number, text: object, css_class: str = "ink", anchor: str = "start") -> None:
         self.elements.append(
-            f'<text class="{look}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(str(text))}</text>'
+            f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(str(text))}</text>'
         )
 
-    def dot(self, x: Number, y: Number, look: str, title: str, radius: Number = 5.5) -> None:
+    def dot(self, x: Number, y: Number, css_class: str, title: str, radius: Number = 5.5) -> None:
         where = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
-        self.elements.append(f'<circle class="{look}" {where}><title>{html.escape(title)}</title></circle>')
+        self.elements.append(f'<circle class="{css_class}" {where}><title>{html.escape(title)}</title></circle>')
 
     def box(
         self,
@@ -40,24 +40,26 @@ class Svg:
         y: Number,
         width: Number,
         height: Number,
-        look: str,
+        css_class: str,
         title: str,
         *,
         round_: Number = 2,
         opacity: Number = 1,
     ) -> None:
         self.elements.append(
-            f'<rect class="{look}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" '
+            f'<rect class="{css_class}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" '
             f'rx="{round_}" fill-opacity="{opacity:.3f}"><title>{html.escape(title)}</title></rect>'
         )
 
-    def path(self, points: Sequence[tuple[Number, Number]], look: str) -> None:
-        self.elements.append(f'<polyline class="{look}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+    def path(self, points: Sequence[tuple[Number, Number]], css_class: str) -> None:
+        self.elements.append(
+            f'<polyline class="{css_class}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
+        )
 
-    def curve(self, x1: Number, y1: Number, x2: Number, y2: Number, look: str) -> None:
+    def curve(self, x1: Number, y1: Number, x2: Number, y2: Number, css_class: str) -> None:
         middle = (x1 + x2) / 2
         bend = f"C{middle:.1f},{y1:.1f} {middle:.1f},{y2:.1f} {x2:.1f},{y2:.1f}"
-        self.elements.append(f'<path class="{look}" d="M{x1:.1f},{y1:.1f} {bend}"/>')
+        self.elements.append(f'<path class="{css_class}" d="M{x1:.1f},{y1:.1f} {bend}"/>')
 
     def __str__(self) -> str:
         return (
@@ -66,15 +68,15 @@ class Svg:
         )
 
 
-def alone(svg: str) -> str:
-    """Returns a figure as a file of its own, with the style in it and a background."""
+def standalone(svg: str) -> str:
+    """Returns a figure as the content of a file, with its style and a background."""
     start = svg.index(">") + 1
     style = f"<style>{STYLE.read_text(encoding='utf-8')}</style>"
     return f'{svg[:start]}{style}<rect class="page" width="100%" height="100%"/>{svg[start:]}'
 
 
 def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """Draws a line of dots per row, one dot per series, over a common axis from 0; a rule marks 1."""
+    """Draws one dot per series in each row, on a common axis from 0, with a rule at 1."""
     values = [value for row in rows.values() for value in row.values() if math.isfinite(value)]
     svg = Svg(len(rows) * ROW + 30, label)
     x, ticks = _axis(max(values, default=1.0))
@@ -94,7 +96,7 @@ def dots(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str
 
 
 def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> str:
-    """Draws a bar per row, made of its parts one after the other, its sum after it."""
+    """Draws a stacked bar per row, with its sum."""
     svg = Svg(len(rows) * ROW + 34, label)
     x, ticks = _axis(max((sum(row.values()) for row in rows.values()), default=1.0), room=90)
     for tick in ticks:
@@ -112,7 +114,7 @@ def stacked(rows: Mapping[str, Mapping[str, Number]], label: str, unit: str) -> 
 
 
 def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, legend: bool = False) -> str:
-    """Draws shares over 1, 2, 3, ...: a line per series, from 0 to 1; with a `legend` for a figure by itself."""
+    """Draws shares from 0 to 1 over 1, 2, 3, ..., one line per series."""
     bottom, steps = 250, max((len(values) for values in series.values()), default=1)
     svg = Svg(bottom + 44, label)
     left, right = 60, WIDTH - 30
@@ -141,11 +143,11 @@ def lines(series: Mapping[str, Sequence[Number]], label: str, axis: str, *, lege
 
 
 def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str, axes: tuple[str, str]) -> str:
-    """Draws the points of two shares, and the line on which they are equal; a colour for each series.
+    """Draws points of two shares, one colour per series, and the line on which the shares are equal.
 
     Args:
-        series: points (x, y), by name.
-        axes: what x and y are.
+        series: points (x, y) by name.
+        axes: names of x and y.
     """
     size, left, top = 360, 64, 12
     svg = Svg(size + 62, label, width=left + size + 210)
@@ -170,7 +172,7 @@ def agreement(series: Mapping[str, Sequence[tuple[Number, Number]]], label: str,
 
 
 def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
-    """Draws shares as a table of shaded cells: a row per series, a column for each of 1, 2, 3, ..."""
+    """Draws shares as a heatmap: a row per series, columns 1, 2, 3, ..."""
     columns = max((len(row) for row in rows.values()), default=1)
     cell = min((WIDTH - LEFT - 20) / columns, 70)
     svg = Svg(len(rows) * ROW + 44, label)
@@ -189,32 +191,32 @@ def grid(rows: Mapping[str, Sequence[Number]], label: str, axis: str) -> str:
 
 
 def tree(parents: Sequence[int], texts: Sequence[str], accepted: Sequence[int], drawn: str, label: str) -> str:
-    """Draws a tree from left to right: committed tokens in colour, and the token drawn after them as one more leaf.
+    """Draws a tree from left to right, with committed tokens in colour, and the next root as one more leaf.
 
     Args:
-        parents: parent of each node; -1 for the root, and -2 for what is no guess and is not drawn.
-        texts: each node's token.
+        parents: parent of each node; -1 for the root, -2 for padding, which is not drawn.
+        texts: text of each node's token.
         accepted: the committed nodes, root first.
-        drawn: the token that the target drew after the last of them: the next root.
+        drawn: text of the token that the target drew after the last of them, the next root.
     """
-    parent = {node: above for node, above in enumerate(parents) if above != -2} | {len(parents): accepted[-1]}
-    look = dict.fromkeys(parent, "left") | dict.fromkeys(accepted, "taken") | {len(parents): "drawn"}
-    column, row, leaves = _places(parent)
+    parent_of = {node: parent for node, parent in enumerate(parents) if parent != -2} | {len(parents): accepted[-1]}
+    css_class = dict.fromkeys(parent_of, "left") | dict.fromkeys(accepted, "taken") | {len(parents): "drawn"}
+    column, row, leaves = _layout(parent_of)
     step, line = WIDTH / (max(column.values()) + 1), 22
     box = min(step - 26, 96)
-    at = {node: (4 + column[node] * step, row[node] * line + 14) for node in parent}
+    positions = {node: (4 + column[node] * step, row[node] * line + 14) for node in parent_of}
 
     svg = Svg(leaves * line + 8, label)
-    for node in sorted((node for node in parent if node), key=lambda node: look[node] != "left"):
-        (x1, y1), (x2, y2) = at[parent[node]], at[node]
-        svg.curve(x1 + box, y1, x2, y2, f"branch {look[node]}")
-    for node, (x, y) in at.items():
-        _node(svg, x, y, box, [*texts, drawn][node], look[node])
+    for node in sorted((node for node in parent_of if node), key=lambda node: css_class[node] != "left"):
+        (x1, y1), (x2, y2) = positions[parent_of[node]], positions[node]
+        svg.curve(x1 + box, y1, x2, y2, f"branch {css_class[node]}")
+    for node, (x, y) in positions.items():
+        _node(svg, x, y, box, [*texts, drawn][node], css_class[node])
     return str(svg)
 
 
-def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number], int]:
-    """Returns columns and rows of nodes, and the number of rows: a leaf takes one, others are between children."""
+def _layout(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number], int]:
+    """Returns column and row of each node, and the number of rows; a parent is centred between its children."""
     column: dict[int, int] = {}
     for node in parent:
         column[node] = column[parent[node]] + 1 if node else 0
@@ -233,11 +235,11 @@ def _places(parent: Mapping[int, int]) -> tuple[dict[int, int], dict[int, Number
     return column, row, leaves
 
 
-def _node(svg: Svg, x: Number, y: Number, width: Number, text: str, look: str) -> None:
-    shown = text.replace("\n", "⏎").replace(" ", "␣") or "∅"
-    short = shown if len(shown) <= 11 else shown[:10] + "…"
-    svg.box(x, y - 9, width, 18, f"node {look}", repr(text), round_=5)
-    svg.text(x + width / 2, y + 4, short, f"small {look}", "middle")
+def _node(svg: Svg, x: Number, y: Number, width: Number, text: str, css_class: str) -> None:
+    visible = text.replace("\n", "⏎").replace(" ", "␣") or "∅"
+    label = visible if len(visible) <= 11 else visible[:10] + "…"
+    svg.box(x, y - 9, width, 18, f"node {css_class}", repr(text), round_=5)
+    svg.text(x + width / 2, y + 4, label, f"small {css_class}", "middle")
 
 
 def _colour(number: int) -> str:
@@ -245,7 +247,7 @@ def _colour(number: int) -> str:
 
 
 def _axis(largest: Number, room: Number = 20) -> tuple[Callable[[Number], Number], list[Number]]:
-    """Returns a linear scale from 0 to a little more than `largest`, and its ticks."""
+    """Returns a linear scale from 0 to at least `largest`, and its ticks."""
     raw = max(largest, 1e-9) / 6
     power = 10 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)

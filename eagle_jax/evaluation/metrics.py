@@ -1,9 +1,9 @@
-"""What answers amount to: as Spec-Bench computes it, flaws included, and without those flaws.
+"""Figures of speed and acceptance, and the same as Spec-Bench computes them.
 
-Spec-Bench's figures (`evaluation/speed.py` of hemingkx/Spec-Bench) compare with its leaderboard. Three things in them
-favour one side or the other: the baseline's tokens are those of its text when it is tokenized anew, less one for a BOS
-token that is not always there, while a method's are the tokens that it generated; speeds are averaged over questions,
-so short answers weigh as much as long ones; and all speeds include reading the prompt.
+Spec-Bench's figures (`evaluation/speed.py` of hemingkx/Spec-Bench) are comparable with its leaderboard, but biased: the
+baseline's tokens are counted by tokenizing its text again, minus one for a BOS token that not every tokenizer has,
+while a method's tokens are those generated; speeds are averaged over questions, so that short answers weigh as much as
+long ones; and all speeds include prefill.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from eagle_jax.evaluation.answers import Answer, Conversation
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 OVERALL = "overall"
-LONG = 32  # tokens; shorter answers are not called repetitive
+MIN_REPETITIVE_TOKENS = 32  # shorter answers are never called repetitive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +23,10 @@ class SpecBench:
     """Spec-Bench's four figures.
 
     Attributes:
-        mean_accepted_tokens: mean over all steps of the tokens that they committed.
-        tokens_per_second: mean over questions of generated tokens by wall time, prefill included.
-        baseline_tokens_per_second: the same of plain decoding, its tokens counted as above.
-        speedup: their quotient.
+        mean_accepted_tokens: mean number of tokens committed per step.
+        tokens_per_second: mean over questions of generated tokens per second, with prefill.
+        baseline_tokens_per_second: the same for plain decoding, with tokens counted as described above.
+        speedup: the quotient of both speeds.
     """
 
     mean_accepted_tokens: float
@@ -37,27 +37,27 @@ class SpecBench:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """One method on a group of questions. Speeds are tokens by seconds, each summed over all answers.
+    """Figures of one method on a group of questions. Speeds are total tokens over total seconds.
 
-    What compares with plain decoding is nan where that was not among the methods, and so is a quotient of nothing.
+    Comparisons with plain decoding are nan without that method, and so are quotients by zero.
 
     Attributes:
-        questions, answers, tokens, steps: how many; a question of two turns has two answers.
-        tokens_per_second: whole requests, prefill included.
-        decode_tokens_per_second: tokens after the first, and the time they took.
+        questions, answers, tokens, steps: numbers of these; a question of two turns has two answers.
+        tokens_per_second: speed of whole requests, with prefill.
+        decode_tokens_per_second: speed after the first token.
         seconds_to_first_token: mean over the answers.
-        speedup, decode_speedup: those speeds by plain decoding's.
-        mean_accepted_length: tokens committed per step, its own included.
+        speedup, decode_speedup: these speeds relative to plain decoding.
+        mean_accepted_length: tokens committed per step, with the bonus token.
         accepted_by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
-        alpha: share of the steps that committed depth n among those that committed depth n - 1 (n-alpha, where the
-            tree is a chain). An answer's last step is left out: its length is the end of the answer's doing.
-        lengths: steps that committed 1, 2, ... tokens.
-        identical: answers with the same token ids as plain decoding's.
-        distinct_bigrams: share of pairs of neighbouring tokens that are new in their answer; text that goes round in
-            circles has few, and is easy to draft.
-        repetitive: answers of `LONG` tokens or more of whose pairs less than half are new.
+        alpha: share of the steps that committed depth n among those that committed depth n - 1 (n-alpha of a chain),
+            without the last step of each answer, which the end of the answer truncates.
+        lengths: number of steps that committed 1, 2, ... tokens.
+        identical: number of answers with the same token ids as plain decoding's.
+        distinct_bigrams: share of token bigrams that are new in their answer; repetitive text has few, and is easy to
+            draft.
+        repetitive: number of answers of at least `MIN_REPETITIVE_TOKENS` tokens with less than half of bigrams new.
         specbench: the figures as Spec-Bench computes them.
-        spent: on steps, by the size of the trees.
+        spent: steps, tokens and seconds by tree size.
     """
 
     questions: int
@@ -81,19 +81,19 @@ class Figures:
 
 
 def task(category: str) -> str:
-    """Spec-Bench's task of a category: MT-bench's eight are one."""
+    """Returns Spec-Bench's task of a category; the eight of MT-bench are one task."""
     return "mt_bench" if category in MT_BENCH else category
 
 
 def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation] | None) -> Figures:
-    """Returns the figures of one method's conversations compared with plain decoding's on the same questions."""
+    """Computes the figures of one method's conversations, compared with plain decoding on the same questions."""
     answers = list(_answers(conversations))
-    base = None if plain is None else list(_answers(plain))
+    plain_answers = None if plain is None else list(_answers(plain))
     lengths = [length for answer in answers for length in answer.accepted_lengths]
     deepest = max(lengths, default=0)
-    reached = [sum(length > depth for length in lengths) for depth in range(deepest)]
-    inner = [length for answer in answers for length in answer.accepted_lengths[:-1]]
-    tried = [sum(length > depth for length in inner) for depth in range(deepest)]
+    num_reached = [sum(length > depth for length in lengths) for depth in range(deepest)]
+    lengths_before_last = [length for answer in answers for length in answer.accepted_lengths[:-1]]
+    num_tried = [sum(length > depth for length in lengths_before_last) for depth in range(deepest)]
     speed, decode_speed = _speed(answers), _decode_speed(answers)
     pairs = [list(itertools.pairwise(answer.token_ids)) for answer in answers]
     return Figures(
@@ -104,29 +104,31 @@ def figures(conversations: Sequence[Conversation], plain: Sequence[Conversation]
         tokens_per_second=speed,
         decode_tokens_per_second=decode_speed,
         seconds_to_first_token=_ratio(sum(answer.prefill_seconds for answer in answers), len(answers)),
-        speedup=_ratio(speed, _speed(base)),
-        decode_speedup=_ratio(decode_speed, _decode_speed(base)),
+        speedup=_ratio(speed, _speed(plain_answers)),
+        decode_speedup=_ratio(decode_speed, _decode_speed(plain_answers)),
         mean_accepted_length=_ratio(sum(lengths), len(lengths)),
-        accepted_by_depth=tuple(_ratio(count, len(lengths)) for count in reached[1:]),
-        alpha=tuple(_ratio(deeper, above) for above, deeper in itertools.pairwise(tried) if above),
+        accepted_by_depth=tuple(_ratio(count, len(lengths)) for count in num_reached[1:]),
+        alpha=tuple(_ratio(deeper, above) for above, deeper in itertools.pairwise(num_tried) if above),
         lengths=tuple(lengths.count(length) for length in range(1, deepest + 1)),
         identical=_identical(conversations, plain or ()),
-        distinct_bigrams=_ratio(sum(len(set(one)) for one in pairs), sum(map(len, pairs))),
-        repetitive=sum(len(one) >= LONG - 1 and 2 * len(set(one)) < len(one) for one in pairs),
+        distinct_bigrams=_ratio(sum(len(set(bigrams)) for bigrams in pairs), sum(map(len, pairs))),
+        repetitive=sum(
+            len(bigrams) >= MIN_REPETITIVE_TOKENS - 1 and 2 * len(set(bigrams)) < len(bigrams) for bigrams in pairs
+        ),
         specbench=specbench(conversations, plain or ()),
-        spent=tuple(api.sum_spent(one for answer in answers for one in answer.spent)),
+        spent=tuple(api.sum_spent(bigrams for answer in answers for bigrams in answer.spent)),
     )
 
 
 def by_group(
     conversations: Mapping[str, Sequence[Conversation]], plain: str | None, *, tasks: bool
 ) -> dict[str, dict[str, Figures]]:
-    """Returns the figures of every method: per group of questions, in order of appearance, and last of all, "overall".
+    """Computes the figures of every method, by group of questions in order of appearance, and last "overall".
 
     Args:
-        conversations: by method; the same questions for each.
-        plain: the method that is plain decoding; None if none is.
-        tasks: group by Spec-Bench's tasks rather than by the categories themselves.
+        conversations: conversations by method, with the same questions for each.
+        plain: name of the method that is plain decoding; None if there is none.
+        tasks: whether to group by Spec-Bench's tasks instead of categories.
     """
 
     def of(group: str, method: str) -> list[Conversation]:
@@ -143,7 +145,7 @@ def by_group(
 
 
 def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> SpecBench:
-    """Returns the figures as Spec-Bench computes them."""
+    """Computes the figures as Spec-Bench does."""
     lengths = [length for answer in _answers(conversations) for length in answer.accepted_lengths]
     speed = _mean(
         _by_seconds(conversation, sum(len(answer.token_ids) for answer in conversation.answers))
@@ -157,10 +159,10 @@ def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversatio
 
 
 def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
-    """Returns where two conversations part, (turn, token) from 0; None if they are identical as far as both go."""
-    for turn, (one, other) in enumerate(zip(a.answers, b.answers, strict=False)):
-        if one.token_ids != other.token_ids:
-            pairs = itertools.zip_longest(one.token_ids, other.token_ids)
+    """Returns the first difference of two conversations, (turn, token) from 0; None if their common turns are equal."""
+    for turn, (first, second) in enumerate(zip(a.answers, b.answers, strict=False)):
+        if first.token_ids != second.token_ids:
+            pairs = itertools.zip_longest(first.token_ids, second.token_ids)
             return turn, next(token for token, (x, y) in enumerate(pairs) if x != y)
     return None
 
@@ -180,18 +182,20 @@ def _by_seconds(conversation: Conversation, tokens: int) -> float:
 
 
 def _speed(answers: Sequence[Answer] | None) -> float:
-    some = answers or ()
-    return _ratio(sum(len(answer.token_ids) for answer in some), sum(answer.seconds for answer in some))
+    answers = answers or ()
+    return _ratio(sum(len(answer.token_ids) for answer in answers), sum(answer.seconds for answer in answers))
 
 
 def _decode_speed(answers: Sequence[Answer] | None) -> float:
-    some = answers or ()
-    return _ratio(sum(len(answer.token_ids) - 1 for answer in some), sum(answer.decode_seconds for answer in some))
+    answers = answers or ()
+    return _ratio(
+        sum(len(answer.token_ids) - 1 for answer in answers), sum(answer.decode_seconds for answer in answers)
+    )
 
 
 def _mean(values: Iterable[float | int]) -> float:
-    some = list(values)
-    return _ratio(sum(some), len(some))
+    numbers = list(values)
+    return _ratio(sum(numbers), len(numbers))
 
 
 def _ratio(a: float | int, b: float | int) -> float:

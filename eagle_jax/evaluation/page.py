@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: tables, figures, and a draft tree."""
+"""Renders the report as a self-contained HTML page: tables, figures, and a draft tree."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TEMPLATE = Path(__file__).with_name("page.html.j2")
 
 
 def render(results: Results) -> str:
-    """Returns the page of a run's results."""
+    """Renders the page of a run's results."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -47,12 +47,12 @@ def _depths(results: Results) -> str:
 
 
 def _sizes(results: Results) -> list[str]:
-    """Returns the sizes of trees that steps had, in words."""
+    """Returns the labels of all tree sizes."""
     return [_size(nodes) for nodes in sorted({one.nodes for row in _overall(results) for one in row.spent})]
 
 
 def _budgets(results: Results) -> str | None:
-    """Draws the seconds of steps by the size of their trees; None for answers without them."""
+    """Draws the seconds of steps by tree size; None if they were not recorded."""
     sizes = _sizes(results)
     if not sizes:
         return None
@@ -75,5 +75,8 @@ def _parts(results: Results) -> str | None:
     parts = results.traces.get("parts")
     if not parts:
         return None
-    rows = {name: {part: timed[part] * 1000 for part in ("draft", "verify", "rest")} for name, timed in parts.items()}
+    rows = {
+        name: {part: part_seconds[part] * 1000 for part in ("draft", "verify", "rest")}
+        for name, part_seconds in parts.items()
+    }
     return drawing.stacked(rows, "time of a step: draft, verify, rest", "ms")

@@ -1,4 +1,4 @@
-"""What the model is given of a conversation: all of it, or as much of its end as fits."""
+"""Prompts of conversations, truncated from the left on request."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ Message = dict[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """Token ids, and how many characters of the conversation they leave out."""
+    """Token ids, and the number of characters of the conversation that were left out."""
 
     ids: list[int]
     cut: int
@@ -21,9 +21,9 @@ class Prompter:
     """Turns conversations into prompts that leave room for an answer in the context.
 
     Args:
-        chat: wrap the messages in the model's chat template; otherwise they are joined as plain text.
-        max_new_tokens: room for the answer.
-        cut: leave out what does not fit, from the left; otherwise what is too long is no prompt at all.
+        chat: whether to apply the model's chat template; otherwise messages are joined as plain text.
+        max_new_tokens: maximum length of the answer.
+        cut: whether to truncate long conversations from the left; otherwise they give no prompt.
     """
 
     model: api.Model
@@ -33,23 +33,23 @@ class Prompter:
 
     @property
     def room(self) -> int:
-        """Tokens that a prompt may have."""
+        """Maximum number of prompt tokens."""
         return self.model.context - self.max_new_tokens
 
     def __call__(self, conversation: list[Message]) -> Prompt | None:
-        """Returns the prompt; None if the conversation is too long, and cutting was not asked for or does not help."""
+        """Returns the prompt; None if the conversation is too long and cannot be truncated."""
         ids = self._encode(conversation)
         if len(ids) <= self.room:
             return Prompt(ids, 0)
         if not self.cut:
             return None
-        few, many = 0, sum(len(message["content"]) for message in conversation) - 1  # one character stays
-        while few + 1 < many:
-            middle = (few + many) // 2
+        low, high = 0, sum(len(message["content"]) for message in conversation) - 1  # one character stays
+        while low + 1 < high:
+            middle = (low + high) // 2
             fits = len(self._encode(_without(conversation, middle))) <= self.room
-            few, many = (few, middle) if fits else (middle, many)
-        ids = self._encode(_without(conversation, many))
-        return Prompt(ids, many) if len(ids) <= self.room else None
+            low, high = (low, middle) if fits else (middle, high)
+        ids = self._encode(_without(conversation, high))
+        return Prompt(ids, high) if len(ids) <= self.room else None
 
     def _encode(self, conversation: list[Message]) -> list[int]:
         prompt = list(conversation) if self.chat else "\n".join(message["content"] for message in conversation)
@@ -57,15 +57,12 @@ class Prompter:
 
 
 def _without(conversation: list[Message], characters: int) -> list[Message]:
-    """Returns the conversation without its first `characters`.
-
-    A question and its answer that are gone altogether go as one.
-    """
-    left = []
+    """Removes the first `characters` of a conversation, and then pairs of a question and an answer that are empty."""
+    remaining = []
     for message in conversation:
         text = message["content"]
-        left.append({**message, "content": text[characters:]})
+        remaining.append({**message, "content": text[characters:]})
         characters = max(characters - len(text), 0)
-    while len(left) > 2 and not left[0]["content"] and not left[1]["content"]:
-        left = left[2:]
-    return left
+    while len(remaining) > 2 and not remaining[0]["content"] and not remaining[1]["content"]:
+        remaining = remaining[2:]
+    return remaining

@@ -1,4 +1,4 @@
-"""Question files in Spec-Bench's format: one JSON object a line, `{"question_id", "category", "turns": [...]}`."""
+"""Question files in Spec-Bench's format: one JSON object per line, `{"question_id", "category", "turns": [...]}`."""
 
 import dataclasses
 import json
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """One conversation to have with the model.
+    """The user's side of one conversation.
 
     Args:
         id: the file's `question_id`.
-        category: questions of one category are reported together.
-        turns: what the user says, one message after the other; the model answers each.
+        category: category, by which results are grouped.
+        turns: the user's messages, each of which the model answers.
     """
 
     id: int | str
@@ -22,15 +22,15 @@ class Question:
 
 
 def read_questions(path: str | pathlib.Path, limit: int | None = None) -> list[Question]:
-    """Reads the first `limit` questions of a file (all of them by default); keys that are not needed may be there.
+    """Reads the first `limit` questions of a file (by default all); further keys are ignored.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line is malformed (the message names it), an id comes twice, or there is no question at all.
+        ValueError: a line is malformed (the message names it), an id is duplicate, or there is no question.
     """
     questions: dict[int | str, Question] = {}
     try:
-        # "\n" alone ends a line: JSON may hold other ends of lines as they are. Some editors begin a file with a mark.
+        # not splitlines: JSON strings may contain other line separators
         lines = pathlib.Path(path).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
@@ -44,7 +44,7 @@ def read_questions(path: str | pathlib.Path, limit: int | None = None) -> list[Q
             raise ValueError(f"{path}:{number}: question_id {question.id!r} came before; ids must differ")
         questions[question.id] = question
     if not questions:
-        raise ValueError(f"{path} holds no question; expected one JSON object a line")
+        raise ValueError(f"{path} has no questions; expected one JSON object per line")
     return list(questions.values())
 
 

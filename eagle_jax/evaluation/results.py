@@ -1,4 +1,4 @@
-"""A run's folder, read for a report: figures by task and method, and notes on them."""
+"""Reads the results of a run for a report: figures by task and method, and notes."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.evaluation.answers import Conversation
-from eagle_jax.evaluation.metrics import LONG, OVERALL, Figures, by_group
+from eagle_jax.evaluation.metrics import MIN_REPETITIVE_TOKENS, OVERALL, Figures, by_group
 from eagle_jax.evaluation.store import RUN, TRACES, answer_file, read_answers, read_json, read_run
 
-# Types of the entries of a run that a report shows; `methods` is checked when the file is read.
+# Types of the entries of `run.json` that a report needs; `methods` is checked by `read_run`.
 RUN_TYPES = {
     **dict(command=str, started=str, cores=int, eagle_jax=str, jax=str),
     **dict(questions=int, skipped=list, turns=dict, context=int),
@@ -19,48 +19,48 @@ SETTING_TYPES = dict(max_new_tokens=int, sampling=dict, chat=bool, heads=list, d
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What a run has found so far.
+    """Results of a run so far.
 
     Attributes:
-        run: what `run.json` says.
-        plain: the method that is plain decoding; None if none is.
-        talks: by method, about the questions that every method has answered.
-        groups: figures by Spec-Bench's task, "overall" last, and by method.
-        traces: timed parts and trees by method, as far as they were taken.
-        notes: sentences on questions that are missing or were cut.
+        run: content of `run.json`.
+        plain: name of the method that is plain decoding; None if there is none.
+        conversations: by method, for the questions that every method has answered.
+        groups: figures by Spec-Bench's task, with "overall" last, and by method.
+        traces: times of step parts by method and a draft tree, if they were recorded.
+        notes: sentences on questions that are missing or truncated.
     """
 
     run: dict[str, Any]
     plain: str | None
-    talks: dict[str, list[Conversation]]
+    conversations: dict[str, list[Conversation]]
     groups: dict[str, dict[str, Figures]]
     traces: dict[str, Any]
     notes: list[str]
 
     @property
     def methods(self) -> dict[str, dict[str, int]]:
-        """Nodes and depth of each method's tree."""
+        """Number of nodes and depth of each method's tree."""
         return self.run["settings"]["methods"]
 
     def is_chain(self, method: str) -> bool:
-        """Returns whether it drafts one token after the other, without branches."""
+        """Returns whether the method's tree has no branches."""
         shape = self.methods[method]
         return shape["nodes"] == shape["depth"] + 1 > 1
 
 
 def read_results(folder: Path) -> Results:
-    """Reads a run that is over, or as much of it as there is.
+    """Reads a complete or incomplete run.
 
     Raises:
-        ValueError: the folder is no run's, a line in it is no answer, or no question has been answered by all methods.
+        ValueError: the folder has no run, a line is not an answer, or no question was answered by all methods.
     """
     run = read_run(folder)
     for entries, kinds in ((run, RUN_TYPES), (run["settings"], SETTING_TYPES)):
         for name, kind in kinds.items():
             if not isinstance(entries.get(name), kind):
                 raise ValueError(
-                    f"{folder / RUN} has {name} = {entries.get(name)!r}, and `eagle-jax eval` writes no such thing; "
-                    "give the folder of a run"
+                    f"{folder / RUN} has {name} = {entries.get(name)!r}, which `eagle-jax eval` never writes; give the "
+                    "folder of a run"
                 )
     methods = list(run["settings"]["methods"])
     files = {name: answer_file(folder, name) for name in methods}
@@ -76,7 +76,7 @@ def read_results(folder: Path) -> Results:
     return Results(
         run=run,
         plain=plain,
-        talks=conversations,
+        conversations=conversations,
         groups=groups,
         traces=read_json(folder / TRACES) if (folder / TRACES).exists() else {},
         notes=[
@@ -85,14 +85,14 @@ def read_results(folder: Path) -> Results:
                 for name in methods
                 if by_method[name].unfinished
             ),
-            *repeated(run["settings"].get("repeats", 1)),
+            *repetition_notes(run["settings"].get("repeats", 1)),
             *_repetitive(groups[OVERALL][plain or methods[0]]),
-            *left_out(
+            *omission_notes(
                 run["questions"],
                 len(run["skipped"]),
                 run["turns"],
                 conversations[methods[0]],
-                room=run["settings"]["max_new_tokens"],
+                max_new_tokens=run["settings"]["max_new_tokens"],
                 context=run["context"],
             ),
         ],
@@ -100,62 +100,65 @@ def read_results(folder: Path) -> Results:
 
 
 def _common(conversations: dict[str, list[Conversation]]) -> dict[str, list[Conversation]]:
-    """Returns the conversations about questions that every method answered, in the first method's order."""
-    by_id = {name: {conversation.id: conversation for conversation in had} for name, had in conversations.items()}
+    """Returns the conversations for questions that every method answered, in the first method's order."""
+    by_id = {
+        name: {conversation.id: conversation for conversation in conversations_of}
+        for name, conversations_of in conversations.items()
+    }
     first = next(iter(by_id.values()))
-    shared = [id_ for id_ in first if all(id_ in had for had in by_id.values())]
-    return {name: [had[id_] for id_ in shared] for name, had in by_id.items()}
+    shared = [id_ for id_ in first if all(id_ in conversations_of for conversations_of in by_id.values())]
+    return {name: [conversations_of[id_] for id_ in shared] for name, conversations_of in by_id.items()}
 
 
-def repeated(repeats: int) -> list[str]:
-    """Returns a sentence on which run's times are reported, where there were several."""
+def repetition_notes(repeats: int) -> list[str]:
+    """Returns a sentence on repetitions, if there were any."""
     return [f"Each question was asked {repeats} times under each method; the quickest counts."] if repeats > 1 else []
 
 
-def left_out(
+def omission_notes(
     questions: int,
     skipped: int,
     turns: Mapping[str, int],
     conversations: Sequence[Conversation],
     *,
-    room: int,
+    max_new_tokens: int,
     context: int,
 ) -> list[str]:
-    """Returns sentences on what was not asked, or not in full; none when all was.
+    """Returns sentences on questions, turns and characters that were left out.
 
     Args:
-        questions, skipped: how many there are, and how many of them do not fit.
-        turns: how many turns each question has, by its id as text.
+        questions, skipped: numbers of all questions and of those that do not fit.
+        turns: number of turns of each question, by its id as text.
         conversations: one method's conversations.
-        room: tokens that an answer may have.
     """
-    limit = f"with {room} new tokens they exceed the context of {context}"
+    limit = f"with {max_new_tokens} new tokens they exceed the context of {context}"
     notes = []
     if skipped:
         notes.append(f"Skipped {skipped} of {questions} questions: {limit}.")
-    waiting = questions - skipped - len(conversations)
-    if waiting:
-        notes.append(f"Left out {_count(waiting, 'question')} that not every method has answered yet.")
-    later = sum(
+    unanswered = questions - skipped - len(conversations)
+    if unanswered:
+        notes.append(f"Left out {_count(unanswered, 'question')} that not every method has answered yet.")
+    omitted_turns = sum(
         turns[str(conversation.id)] - len(conversation.answers)
         for conversation in conversations
         if str(conversation.id) in turns
     )
-    if later:
-        notes.append(f"Left out {_count(later, 'later turn')}: {limit}.")
-    cut = sum(answer.prompt_cut > 0 for conversation in conversations for answer in conversation.answers)
-    if cut:
-        notes.append(f"Cut {_count(cut, 'prompt')} from the left to what fits.")
+    if omitted_turns:
+        notes.append(f"Left out {_count(omitted_turns, 'later turn')}: {limit}.")
+    num_cut = sum(answer.prompt_cut > 0 for conversation in conversations for answer in conversation.answers)
+    if num_cut:
+        notes.append(f"Cut {_count(num_cut, 'prompt')} from the left to what fits.")
     return notes
 
 
 def _repetitive(figures: Figures) -> list[str]:
-    """Returns a sentence on answers that go round in circles, since they are drafted more easily than text is."""
+    """Returns a sentence on repetitive answers, if there are any, since they are easier to draft."""
     if not figures.repetitive:
         return []
     return [
-        f"{figures.repetitive} of {_count(figures.answers, 'answer')} repeat themselves (of {LONG} tokens or more, and "
-        "less than half of their pairs of tokens are new), which makes drafting look better than it is."
+        f"{figures.repetitive} of {_count(figures.answers, 'answer')} repeat themselves (of "
+        f"{MIN_REPETITIVE_TOKENS} tokens or more, and less than half of their pairs of tokens are new), which makes "
+        "drafting look better than it is."
     ]
 
 

@@ -1,4 +1,4 @@
-"""The folder of a run: its settings, and one file of answers per method, to which whole lines are appended."""
+"""The folder of a run: its settings, and one file of answers per method."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ RUN, TRACES, LOCK = "run.json", "traces.json", ".lock"
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What a file of answers holds.
+    """Content of a file of answers.
 
     Attributes:
-        conversations: of all whole lines.
-        unfinished: bytes of a last line without its end, left by a kill.
+        conversations: conversations of all complete lines.
+        unfinished: number of bytes of an incomplete last line, left by a crash.
     """
 
     conversations: list[Conversation]
@@ -30,11 +30,11 @@ class Answers:
 
 
 def read_answers(path: str | Path) -> Answers:
-    """Reads a file of answers; a last line that was not finished is counted and ignored.
+    """Reads a file of answers, without an incomplete last line.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a finished line is no answer, or two answer the same question; the message names it.
+        ValueError: a line is not an answer, or two answer the same question; the message names it.
     """
     path = Path(path)
     lines = list(complete_lines(path, _reader(path)))
@@ -58,12 +58,8 @@ def _reader(path: Path) -> Read[Conversation]:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Makes the folder if need be, and keeps others out while the block runs; a lock ends with its process.
-
-    Raises:
-        ValueError: another process is in it.
-    """
+def locked(folder: Path) -> Iterator[None]:
+    """Creates the folder and locks it for the block. Raises ValueError if another process has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:
         hold(lock, folder)
@@ -71,20 +67,19 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 class Folder:
-    """A run's folder, new or begun by an earlier run with the same settings.
+    """A run's folder, new or continued with the same settings; the settings may change until there are answers.
 
     Args:
-        path: made if it is not there.
-        settings: what every answer depends on; kept in `run.json`. `settings["methods"]` lists names with their trees.
+        path: path of the folder, created if it does not exist.
+        settings: settings that all answers share, stored in `run.json`; `settings["methods"]` has methods by name.
         about: further facts about the run: its command, versions.
 
     Attributes:
-        conversations: what is there, by method's name.
+        conversations: existing conversations by method name.
         notes: sentences on what was repaired.
 
     Raises:
-        ValueError: the folder was begun with other settings, or holds something else. Nothing is changed then. Settings
-            that nothing was answered with yet are replaced, and what was timed under them is taken away.
+        ValueError: the folder has answers with other settings, or other content. Nothing is changed then.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], about: dict[str, Any]):
@@ -95,10 +90,10 @@ class Folder:
             begun_with = _flat(read_run(path)["settings"])
             check_same_settings(path, begun_with, _flat(settings), "name another folder")
         elif not begun and any(file.name != LOCK and file.suffix != PART for file in path.iterdir()):
-            raise ValueError(f"{path} holds files but no {RUN}, so it is no run to go on with; name another folder")
+            raise ValueError(f"{path} has files but no {RUN}, so it is not a run to continue; name another folder")
         else:
             if begun:
-                read_run(path)  # raises if the file is no run's, which is not to be replaced
+                read_run(path)  # raises for another file of this name, which is not replaced
             (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})
         paths = {name: answer_file(path, name) for name in settings["methods"]}
@@ -106,7 +101,7 @@ class Folder:
         for name, file in self._files.items():
             if file.cut:
                 self.notes.append(
-                    f"{paths[name]} ended within a line, as after a kill; its {len(file.entries)} whole lines are "
+                    f"{paths[name]} ended within a line, as after a crash; its {len(file.entries)} complete lines are "
                     "kept, and that question is asked again."
                 )
         self.conversations = {name: file.entries for name, file in self._files.items()}
@@ -120,7 +115,7 @@ class Folder:
 
     @property
     def answered(self) -> set[tuple[str, int | str]]:
-        """(method, question id) of all that is there."""
+        """(method, question id) of all existing conversations."""
         return {
             (name, conversation.id)
             for name, conversations in self.conversations.items()
@@ -128,7 +123,7 @@ class Folder:
         }
 
     def append(self, conversation: Conversation) -> None:
-        """Writes one line and waits until it is on the disk."""
+        """Writes and syncs one line."""
         method = conversation.method
         if method not in self._files:
             self._files[method] = _open(answer_file(self.path, method))
@@ -140,20 +135,20 @@ def _open(path: Path) -> JsonLines[Conversation]:
 
 
 def answer_file(folder: Path, method: str) -> Path:
-    """Returns the file of a method: `eagle_60_7_10.jsonl` for `eagle:60,7,10`."""
+    """Returns the path of a method's file: `eagle_60_7_10.jsonl` for `eagle:60,7,10`."""
     return folder / (re.sub(r"[:,@/\\]", "_", method) + ".jsonl")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Reads `run.json`. Raises ValueError if the folder is no run's."""
+    """Reads `run.json`. Raises ValueError if the folder has no valid one."""
     path = folder / RUN
     if not path.exists():
-        raise ValueError(f"{folder} holds no {RUN}; expected a folder that `eagle-jax eval --out` made")
+        raise ValueError(f"{folder} has no {RUN}; expected a folder written by `eagle-jax eval --out`")
     run = read_json(path)
     settings = run.get("settings") if isinstance(run, dict) else None
     methods = settings.get("methods") if isinstance(settings, dict) else None
     if not isinstance(methods, dict) or not methods or not all(map(_is_shape, methods.values())):
-        raise ValueError(f"{path} is not what `eagle-jax eval` writes; give the folder of a run")
+        raise ValueError(f"{path} was not written by `eagle-jax eval`; give the folder of a run")
     return run
 
 
@@ -162,7 +157,7 @@ def _is_shape(tree: Any) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Returns the JSON value that a file holds. Raises ValueError if it holds none."""
+    """Reads a JSON file. Raises ValueError if it is not JSON."""
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
@@ -170,17 +165,19 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a whole file or none."""
+    """Writes a JSON file atomically."""
     with replacing(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=1).encode())
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings by name, each a printable value: methods with their trees, groups one by one."""
-    flat: dict[str, Any] = {}
+    """Flattens groups of settings, with methods and their trees as one text, for comparison."""
+    flattened: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "methods":
-            flat[name] = ", ".join(f"{method} ({tree['nodes']} x {tree['depth']})" for method, tree in value.items())
+            flattened[name] = ", ".join(
+                f"{method} ({tree['nodes']} x {tree['depth']})" for method, tree in value.items()
+            )
         else:
-            flat |= value if isinstance(value, dict) else {name: value}
-    return flat
+            flattened |= value if isinstance(value, dict) else {name: value}
+    return flattened

@@ -1,4 +1,4 @@
-"""A run's figures as tables of text, which the terminal and the page both show."""
+"""A run's figures as tables of text, for the terminal and the page."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ SHORT = {
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A title, a sentence on what stands below it, and rows of text whose first cell is a name."""
+    """A title, an explanatory note, and rows of text whose first cell is a name."""
 
     title: str
     note: str
@@ -54,7 +54,7 @@ def tables(results: Results) -> list[Table]:
 
 
 def number(value: float, form: str = ".2f") -> str:
-    """Returns a figure, or a dash where there was nothing to compute it from."""
+    """Formats a figure; a dash for nan."""
     return f"{value:{form}}" if math.isfinite(value) else "-"
 
 
@@ -81,9 +81,9 @@ def _overall(results: Results) -> Table:
         ]
         for name, row in results.groups[OVERALL].items()
     ]
-    some = next(iter(results.groups[OVERALL].values()))
+    first = next(iter(results.groups[OVERALL].values()))
     note = (
-        f"{some.questions} questions, {some.answers} answers. tree: nodes x depth. Speeds are all tokens over all "
+        f"{first.questions} questions, {first.answers} answers. tree: nodes x depth. Speeds are all tokens over all "
         "seconds; decode leaves the first token and its time out, first is that time. same: answers with the token ids "
         "of plain decoding. distinct: share of pairs of neighbouring tokens that are new in their answer."
     )
@@ -146,9 +146,9 @@ def _spent(results: Results) -> list[Table]:
 
 
 def spent_cells(spent: api.BudgetUse) -> list[str]:
-    """Returns cells below `SPENT`."""
-    each = spent.tokens / spent.steps if spent.steps else math.nan
-    return [f"{spent.nodes}", f"{spent.steps}", f"{spent.tokens}", number(each), f"{spent.seconds:.2f}"]
+    """Returns the cells of columns `SPENT`."""
+    tokens_per_step = spent.tokens / spent.steps if spent.steps else math.nan
+    return [f"{spent.nodes}", f"{spent.steps}", f"{spent.tokens}", number(tokens_per_step), f"{spent.seconds:.2f}"]
 
 
 def _shares(title: str, note: str, values: dict[str, tuple[float, ...]]) -> Table:

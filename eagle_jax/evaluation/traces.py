@@ -1,4 +1,4 @@
-"""What the parts of a step cost under each method, and one real draft tree, for the report."""
+"""Times of step parts by method, and an example of a draft tree, for the report."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,15 +18,15 @@ def take_traces(
     progress: Callable[[int, int], None],
     **sampling: Any,
 ) -> dict[str, Any]:
-    """Times a step of each method in the middle of the answer to `prompt`, and looks at the trees of the widest.
+    """Times a step of each method in the middle of the answer to `prompt`, and records a tree of the largest method.
 
     Args:
-        progress: called with (methods timed, methods in all).
+        progress: called with (methods timed, number of methods).
         sampling: temperature, top_k, top_p, min_p and seed, as in `generate`.
 
     Returns:
-        `{"parts": {method: {"draft", "verify", "rest", "step"}}, "tree": {...}}`, times in seconds; the tree is the
-        one with the longest accepted path of the first steps, and not there when no method drafts.
+        `{"parts": {method: {"draft", "verify", "rest", "step"}}, "tree": {...}}`, times in seconds; the tree has the
+        longest accepted path of the first steps, and is missing if no method drafts.
     """
     sampling |= dict(max_new_tokens=prompter.max_new_tokens)
     parts = {}
@@ -58,7 +58,7 @@ def _tree(model: api.Model, method: str, steps: Sequence[api.Step]) -> dict[str,
         "method": method,
         "step": number,
         "parents": [parent if valid else -2 for parent, valid in zip(step.parents, step.valid, strict=True)],
-        "texts": [model.tokenizer.decode([max(token, 0)]) for token in step.tokens],  # what is no guess may hold -1
+        "texts": [model.tokenizer.decode([max(token, 0)]) for token in step.tokens],  # padding may be -1
         "accepted": step.accepted,
         "drawn": model.tokenizer.decode([step.draws[step.accepted[-1]]]),
     }

@@ -4,7 +4,7 @@
                                                                            answers.jsonl.part-00001-of-00002
                                                                              --merge--> answers.jsonl
 
-`answers.jsonl.job.json`, the manifest, says what all of them depend on.
+The manifest, `answers.jsonl.job.json`, records the settings that all answers depend on.
 """
 
 from eagle_jax.jobs.engine_rows import answer_lines

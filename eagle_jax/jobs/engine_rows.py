@@ -1,13 +1,21 @@
-"""Rows of batch jobs that an engine answers, for programs that bring the rows and keep the answers themselves."""
+"""Answers rows of batch jobs with an engine, for programs that read the rows and store the answers themselves."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from eagle_jax.chat.prompts import TooLong
-from eagle_jax.jobs.asked import UNANSWERABLE, PendingRow, answering_of, drawn, error_record, prepared, refused
 from eagle_jax.jobs.lines import Line
-from eagle_jax.jobs.rows import Defaults, Refused, Row, read, sentence
+from eagle_jax.jobs.pending_row import (
+    REQUEST_ERRORS,
+    PendingRow,
+    error_record,
+    prepare_call,
+    rejected_row,
+    response_for,
+    sampling_options,
+)
+from eagle_jax.jobs.rows import Defaults, RejectedRow, Row, read, sentence
 from eagle_jax.requests.options import Options
 from eagle_jax.requests.ticket import EngineError, Ticket
 from eagle_jax.scheduling.engine import Engine
@@ -21,83 +29,87 @@ async def answer_lines(
     token_ids: bool = False,
     ignore_unknown: bool = False,
 ) -> list[dict[str, Any]]:
-    """Answers lines of a batch job's input side by side: for each the record that `Job` writes, in the same order.
+    """Answers lines of a batch job's input concurrently; returns the record that `Job` writes for each, in order.
 
-    A line that cannot be answered, and one at which the engine fails, gets its error instead. `stats` alone may differ
-    from a job's: how many tokens an engine guesses follows its load. Calls may overlap, so that the batch stays full.
+    An invalid line, or one for which the engine fails, gets an error record. Only `stats` may differ from a job's,
+    since the tree size of an engine depends on its load. Calls may overlap, so that the batch stays full.
 
     Args:
-        engine: its queue has to have a place for every answer that is asked for.
-        lines: the seed of a row that states none follows from `defaults.seed` and the line's number.
+        engine: its queue must have room for all answers.
+        lines: a row without a seed gets one derived from `defaults.seed` and the line's number.
         defaults, token_ids, ignore_unknown: as in `Job`.
 
     Raises:
-        EngineClosed, EngineError: the engine takes no requests any more.
-        QueueFull: there is no room in the queue.
+        EngineClosed, EngineError: the engine accepts no more requests.
+        QueueFull: the queue has no room.
     """
-    begun: list[PendingRow | Refused] = []
+    rows: list[PendingRow | RejectedRow] = []
     try:
-        begun += (_begin(engine, read(line, ignore_unknown), defaults) for line in lines)
-        return [await _record(engine, one, token_ids) for one in begun]
-    finally:  # nobody waits for what is left after an error
-        for one in begun:
-            if isinstance(one, PendingRow):
-                _cancel([*one.answering.tickets, *one.answering.scores])
+        rows += (_begin(engine, read(line, ignore_unknown), defaults) for line in lines)
+        return [await _record(engine, row, token_ids) for row in rows]
+    finally:  # after an error, nobody waits for the remaining answers
+        for row in rows:
+            if isinstance(row, PendingRow):
+                _cancel([*row.response.tickets, *row.response.scores])
 
 
-def _begin(engine: Engine, row: Row | Refused, defaults: Defaults) -> PendingRow | Refused:
-    """Queues what a row asks for, or refuses it."""
-    if isinstance(row, Refused):
+def _begin(engine: Engine, row: Row | RejectedRow, defaults: Defaults) -> PendingRow | RejectedRow:
+    """Submits the requests of a row, or rejects the row."""
+    if isinstance(row, RejectedRow):
         return row
     scores: list[Ticket] = []
     try:
-        response_format, answers, call = prepared(row, engine.model.tokenizer)
-        scores = [] if call.scored is None else engine.submit_scores(call.prompts, top_logprobs=call.scored)
+        response_format, answers, call = prepare_call(row, engine.model.tokenizer)
+        scores = (
+            []
+            if call.prompt_top_logprobs is None
+            else engine.submit_scores(call.prompts, top_logprobs=call.prompt_top_logprobs)
+        )
         tickets = [ticket for ticket in scores for _ in range(call.samples)]
-        if call.is_answered:
-            options, seeds = drawn(row, call, defaults, engine.model.tokenizer)
+        if call.generates_answer:
+            options, seeds = sampling_options(row, call, defaults, engine.model.tokenizer)
             tickets = _submit(engine, call.prompts, range(call.samples), options, seeds)
-    except UNANSWERABLE as error:
+    except REQUEST_ERRORS as error:
         _cancel(scores)
-        return refused(row, error)
+        return rejected_row(row, error)
     except Exception:
         _cancel(scores)
         raise
-    return PendingRow(row, response_format, answers, answering_of(row, call, response_format, tickets, scores), 0)
+    return PendingRow(row, response_format, answers, response_for(row, call, response_format, tickets, scores), 0)
 
 
 def _submit(
     engine: Engine, prompts: Sequence[Any], samples: Sequence[int], options: Options, seeds: Sequence[int]
 ) -> list[Ticket]:
-    """Submits the samples of each prompt. As in a job, an answer also ends where the model's context does."""
+    """Submits the samples of each prompt. As in a job, an answer also ends at the end of the model's context."""
     tickets: list[Ticket] = []
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    values["logit_bias"] = dict(options.logit_bias)  # pairs would be taken for values of several prompts
+    values["logit_bias"] = dict(options.logit_bias)  # a list of pairs would mean one value per prompt
     try:
         for prompt, seed in zip(prompts, seeds, strict=True):
-            one = dict(values, samples=samples, seed=seed)
+            request_values = dict(values, samples=samples, seed=seed)
             try:
-                tickets += engine.submit_all([prompt], **one)
+                tickets += engine.submit_all([prompt], **request_values)
             except TooLong:
                 if engine.max_tokens < engine.model.context:
                     raise
-                tickets += engine.submit_all([prompt], **one | {"max_new_tokens": None})
+                tickets += engine.submit_all([prompt], **request_values | {"max_new_tokens": None})
     except Exception:
         _cancel(tickets)
         raise
     return tickets
 
 
-async def _record(engine: Engine, row: PendingRow | Refused, token_ids: bool) -> dict[str, Any]:
-    if isinstance(row, Refused):
+async def _record(engine: Engine, row: PendingRow | RejectedRow, token_ids: bool) -> dict[str, Any]:
+    if isinstance(row, RejectedRow):
         return error_record(row)
     try:
-        for ticket in (*row.answering.scores, *row.answering.tickets):
+        for ticket in (*row.response.scores, *row.response.tickets):
             await ticket.aresult()
     except EngineError as error:
         if not engine.alive:
             raise
-        return error_record(Refused(row.row.number, row.row.id, sentence(error), row.response_format is not None))
+        return error_record(RejectedRow(row.row.number, row.row.id, sentence(error), row.response_format is not None))
     return row.record(token_ids)
 
 

@@ -1,4 +1,4 @@
-"""Files of prompts in, one file of answers out: durable, resumable, over several hosts."""
+"""Batch jobs: files of prompts in, one file of answers out; crash-safe, resumable, on several hosts."""
 
 import dataclasses
 import itertools
@@ -10,33 +10,33 @@ from typing import Any
 from eagle_jax.checks import whole_number
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.jobs import manifest, output_parts
-from eagle_jax.jobs.asked import PendingRow, ask, error_record
 from eagle_jax.jobs.journal import Journal
-from eagle_jax.jobs.lines import contents_of, lines_of
+from eagle_jax.jobs.lines import lines_of, read_contents
+from eagle_jax.jobs.pending_row import PendingRow, error_record, make_pending_row
 from eagle_jax.jobs.processes import NullJournal, agree_on, agree_to_begin, writes_no_files
-from eagle_jax.jobs.rows import Defaults, Refused, Row, check_unique_ids, read
+from eagle_jax.jobs.rows import Defaults, RejectedRow, Row, check_unique_ids, read
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.choice import drafter_for
-from eagle_jax.ops.dispatch import settings
+from eagle_jax.ops.dispatch import environment_settings
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
 from eagle_jax.scheduling.scheduler import Event
 from eagle_jax.scheduling.sizes import rows_for, rows_of
 
-WINDOW = 256  # rows of the input that are in memory at once, for each row of the batch
+WINDOW = 256  # input rows in memory at a time, per row of the batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How far this host is.
+    """Progress of this host.
 
     Attributes:
-        rows: its share of the input.
-        before: rows that earlier starts have finished.
-        failed_before: those of them with an error.
-        answered, failed: rows finished since this start.
-        tokens: of the answers since this start.
+        rows: rows of the input that belong to this host.
+        before: rows finished by earlier runs.
+        failed_before: rows among them with an error.
+        answered, failed: rows finished in this run.
+        tokens: generated tokens in this run.
         utilisation: how full the batch was.
     """
 
@@ -54,28 +54,29 @@ class Tally:
 
 
 class Job:
-    """A batch job, begun now or by an earlier start with the same input and options.
+    """A batch job, new or continued with the same input and options.
 
-    Every row is answered as it would be alone, so the output is the same however often the job was interrupted, and on
-    however many hosts (in float32; in bfloat16 up to near-ties of the logits). Each finished row is appended to this
-    host's part at once; when all parts are complete they become the output, in the order of the input.
+    Every row is answered as it would be alone, so the output does not depend on interruptions or the number of hosts
+    (in float32; in bfloat16 up to near-ties of the logits). Each finished row is appended to this host's part at once;
+    complete parts are merged into the output, in the order of the input.
 
     Args:
-        inputs: JSON lines; the rows of all files are numbered through.
-        output: its parts and its manifest lie next to it.
-        defaults: options of rows that do not state their own.
-        made_with: what answers depend on besides, by name: the model, the drafter. Values are JSON's.
-        token_ids: write these too.
-        ignore_unknown: pass over unknown fields of rows.
-        host, hosts: every `hosts`-th row is answered here, from row number `host`.
-        one_model: all processes of `jax.distributed` work on the same rows with one model; process 0 writes.
+        inputs: files of JSON lines; rows are numbered consecutively across files.
+        output: output file; its parts and its manifest are in the same folder.
+        defaults: options of rows that do not set their own.
+        made_with: JSON values by name of what else the answers depend on, such as the model and the drafter.
+        token_ids: whether to write token ids too.
+        ignore_unknown: whether to ignore unknown fields of rows.
+        host, hosts: this host answers every `hosts`-th row, starting with row `host`.
+        one_model: whether all processes of `jax.distributed` share one model and the same rows; process 0 writes.
 
     Attributes:
-        complete: whether the output is there.
+        complete: whether the output is complete.
 
     Raises:
-        OSError: a file that cannot be read or written.
-        ValueError: no rows, two of one id, an output of something else, or another process writes this host's part.
+        OSError: a file cannot be read or written.
+        ValueError: there are no rows, two rows have the same id, the output has another origin, or another process
+            writes this host's part.
 
     Example:
         >>> import eagle_jax
@@ -107,19 +108,19 @@ class Job:
         if self.host >= self.hosts:
             raise ValueError(f"host {host} of {hosts}; expected a number from 0 to {hosts - 1}")
         if self.output.resolve() in [path.resolve() for path in self.inputs]:
-            raise ValueError(f"{self.output} is input and output; name another output")
-        contents = contents_of(self.inputs)
+            raise ValueError(f"{self.output} is both input and output; name another output")
+        contents = read_contents(self.inputs)
         check_unique_ids(self.inputs)
         self.rows = contents.rows
-        stated = {
+        settings = {
             "input": [path.name for path in self.inputs],
             "sha256": contents.digest,
             "rows": self.rows,
             "hosts": self.hosts,
-            **json.loads(json.dumps(defaults.values)),  # as they are read again: lists for tuples
+            **json.loads(json.dumps(defaults.values)),  # tuples become lists, as when they are read again
             "token_ids": token_ids,
             **({"ignore_unknown": True} if ignore_unknown else {}),
-            **settings(),
+            **environment_settings(),
             **(made_with or {}),
         }
 
@@ -127,17 +128,17 @@ class Job:
         self._is_new = False
 
         def begin() -> bool:
-            self._is_new = self.hosts == 1 and not manifest.manifest_of(self.output).exists()
-            complete = manifest.begin(self.output, stated)
+            self._is_new = self.hosts == 1 and not manifest.manifest_path(self.output).exists()
+            complete = manifest.begin(self.output, settings)
             if complete:
-                output_parts.remove(self.output, self.hosts)
+                output_parts.remove_parts(self.output, self.hosts)
             else:
-                self._journal = Journal(output_parts.part_of(self.output, self.host, self.hosts))
+                self._journal = Journal(output_parts.part_path(self.output, self.host, self.hosts))
             return complete
 
         try:
             self.complete = agree_to_begin(begin, contents.digest) if one_model else begin()
-        except ValueError:  # of another process, too
+        except ValueError:  # raised if any process fails
             self._journal.close()
             raise
 
@@ -146,9 +147,9 @@ class Job:
 
     def __exit__(self, error: object = None, *_: object) -> None:
         self._journal.close()
-        if error is not None and self._is_new and not self._journal.done:  # nothing is held to options that failed
-            manifest.manifest_of(self.output).unlink(missing_ok=True)
-            output_parts.remove(self.output, self.hosts)
+        if error is not None and self._is_new and not self._journal.done:  # so that other options can be used next time
+            manifest.manifest_path(self.output).unlink(missing_ok=True)
+            output_parts.remove_parts(self.output, self.hosts)
 
     def run(
         self,
@@ -159,18 +160,18 @@ class Job:
         batch_size: int | None = None,
         progress: Callable[[Tally], None] | None = None,
     ) -> Tally:
-        """Answers the rows of this host that are left; a row that cannot be answered gets its error instead.
+        """Answers the remaining rows of this host; an invalid row gets an error record.
 
         Args:
             model: from `load`.
             drafter, tree, batch_size: as in `generate`.
             progress: called after every row.
         """
-        own_rows = output_parts.share(self.rows, self.host, self.hosts)
+        own_rows = output_parts.rows_of_host(self.rows, self.host, self.hosts)
         if self.complete:
             return Tally(rows=len(own_rows), before=len(own_rows))
         rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
-        # One tree for the whole job: a last batch of few rows would have another, and its statistics with it.
+        # One tree for the whole job, so that statistics do not depend on the size of the last batch.
         chosen = drafter_for(model, drafter, tree, rows_for(model, rows))
         done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)
         tally = Tally(rows=len(own_rows), before=len(done), failed_before=self._journal.failed)
@@ -178,22 +179,22 @@ class Job:
         def decode(requests: Sequence[Request]) -> Iterator[Event]:
             return offline.run(model, requests, rows, lambda _: chosen, utilisation=tally.utilisation)
 
-        waiting = (
+        pending_rows = (
             read(line, self.ignore_unknown)
             for line in lines_of(self.inputs)
             if line.number in own_rows and line.number not in done
         )
-        for window in _windows(waiting, WINDOW * rows):
+        for window in _windows(pending_rows, WINDOW * rows):
             for number, record, counts in self._answers(model, window, decode):
                 self._journal.append(number, record)
-                more = {name: getattr(tally, name) + count for name, count in counts.items()}
-                tally = dataclasses.replace(tally, **more)
+                changes = {name: getattr(tally, name) + count for name, count in counts.items()}
+                tally = dataclasses.replace(tally, **changes)
                 if progress is not None:
                     progress(tally)
         return tally
 
     def merge(self) -> list[str]:
-        """Makes the output of all parts, if they are complete; what is missing otherwise, a sentence for each part."""
+        """Merges all parts into the output if they are complete; else returns a sentence on each incomplete part."""
         self._journal.close()
         if self.complete or writes_no_files(self.one_model):
             return []
@@ -202,33 +203,33 @@ class Job:
         return missing
 
     def _answers(
-        self, model: Model, window: Sequence[Row | Refused], decode: Callable[[Sequence[Request]], Iterator[Event]]
+        self, model: Model, window: Sequence[Row | RejectedRow], decode: Callable[[Sequence[Request]], Iterator[Event]]
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, int]]]:
-        """Yields the number and record of each row as it is finished, and what to count."""
+        """Yields the number and record of each finished row, and increments of the tally."""
         requests: list[Request] = []
-        places: list[tuple[PendingRow, int]] = []  # the row of each request, and which of its requests it is
+        origins: list[tuple[PendingRow, int]] = []  # the row of each request, and which of its requests it is
         for row in window:
-            pending = row if isinstance(row, Refused) else ask(model, row, self.defaults)
-            if isinstance(pending, Refused):
+            pending = row if isinstance(row, RejectedRow) else make_pending_row(model, row, self.defaults)
+            if isinstance(pending, RejectedRow):
                 yield row.number, error_record(pending), {"failed": 1}
                 continue
             pending.score(model)
-            if not pending.left:
+            if not pending.num_missing:
                 yield row.number, pending.record(self.token_ids), {"answered": 1}
-            for place, request in enumerate(pending.requests):
+            for index, request in enumerate(pending.requests):
                 requests.append(dataclasses.replace(request, index=len(requests)))
-                places.append((pending, place))
+                origins.append((pending, index))
         for event in decode(requests):
             if event.result is not None:
-                pending, place = places[event.request.index]
-                pending.answered(place, event.result)
-                if not pending.left:
-                    tokens = sum(len(ticket.result().token_ids) for ticket in pending.answering.tickets)
+                pending, index = origins[event.request.index]
+                pending.add_result(index, event.result)
+                if not pending.num_missing:
+                    tokens = sum(len(ticket.result().token_ids) for ticket in pending.response.tickets)
                     yield pending.row.number, pending.record(self.token_ids), {"answered": 1, "tokens": tokens}
 
 
 def merge(output: str | Path) -> list[str]:
-    """Merges the parts that were collected next to `output`; if any are missing, returns a sentence for each of them.
+    """Merges the parts next to `output` if they are complete; else returns a sentence on each incomplete part.
 
     Raises:
         ValueError: there is no manifest of a batch job.
@@ -239,6 +240,6 @@ def merge(output: str | Path) -> list[str]:
     return output_parts.merge(Path(output), job["rows"], job["hosts"])
 
 
-def _windows(rows: Iterator[Row | Refused], size: int) -> Iterator[list[Row | Refused]]:
+def _windows(rows: Iterator[Row | RejectedRow], size: int) -> Iterator[list[Row | RejectedRow]]:
     while window := list(itertools.islice(rows, size)):
         yield window

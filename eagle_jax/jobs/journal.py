@@ -1,4 +1,4 @@
-"""The rows that one process has finished, each a line of JSON, appended in the order in which they were finished."""
+"""The journal of finished rows of one process: JSON lines in the order of completion."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_jax.jsonl import JsonLines, complete_lines, parsed
 
-SYNC_EVERY = 1.0  # seconds; a row may take less than the disk does
+SYNC_EVERY = 1.0  # seconds; syncing every row could take longer than answering it
 NUMBER = re.compile(rb'\{"row": (\d+), ')
 
 
@@ -15,11 +15,11 @@ class Journal:
     """An open part of a job's output.
 
     Args:
-        path: made if it is not there.
+        path: file of the part, created if it does not exist.
 
     Attributes:
-        done: numbers of the rows that it holds.
-        failed: how many of them held an error when it was opened.
+        done: numbers of the rows in it.
+        failed: number of rows with an error when it was opened.
 
     Raises:
         ValueError: another process is writing into it.
@@ -36,22 +36,22 @@ class Journal:
         self.done.add(number)
 
     def close(self) -> None:
-        """Waits for the disk, and lets others in."""
+        """Syncs and closes the file, and releases its lock."""
         self._file.close()
 
 
 def entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Iterates over the number and line of each finished row, up to the first line that is not whole."""
+    """Yields the number and line of each finished row, up to the first incomplete line."""
     return ((number, line) for (number, _), line in complete_lines(path, _entry))
 
 
 def without_number(line: bytes) -> bytes:
-    """Returns the line as it is in the output."""
+    """Removes the row number from a line, as in the output."""
     return NUMBER.sub(b"{", line, count=1)
 
 
 def _entry(line: bytes, _: int) -> tuple[int, bool] | None:
-    """Returns a row's number, and whether it holds an error."""
+    """Returns a row's number and whether it has an error; None if the line is incomplete."""
     start, record = NUMBER.match(line), parsed(line)
     if start is None or not line.endswith(b"}\n") or not isinstance(record, dict):
         return None

@@ -1,4 +1,4 @@
-"""A job's output: one part for each host while it runs, in the end one file in the order of the input."""
+"""A job's output: one part per host while it runs, then one file in the order of the input."""
 
 import contextlib
 from collections.abc import Sequence
@@ -10,66 +10,66 @@ from eagle_jax.durable import replacing
 from eagle_jax.jobs.journal import entries, without_number
 
 
-def part_of(output: Path, host: int, hosts: int) -> Path:
-    """Returns the part that a host writes: `answers.jsonl.part-00000-of-00002`."""
+def part_path(output: Path, host: int, hosts: int) -> Path:
+    """Returns the path of a host's part: `answers.jsonl.part-00000-of-00002`."""
     return output.with_name(f"{output.name}.part-{host:05}-of-{hosts:05}")
 
 
-def share(rows: int, host: int, hosts: int) -> range:
-    """Returns the numbers of the rows of a host: every `hosts`-th, so that each host gets as much of everything."""
+def rows_of_host(rows: int, host: int, hosts: int) -> range:
+    """Returns the numbers of a host's rows: every `hosts`-th, which balances the load."""
     return range(host, rows, hosts)
 
 
 def merge(output: Path, rows: int, hosts: int) -> list[str]:
-    """Writes the output if all parts are complete, and takes the parts away then.
+    """Writes the output and removes the parts, if all parts are complete.
 
-    Any host may do it, several at once too: each writes the same file under a name of its own and renames it.
+    Several hosts may do so at the same time: each writes a temporary file and renames it.
 
     Returns:
-        What is missing, a sentence for each part; none if the output is there.
+        A sentence on each incomplete part; none if the output exists.
     """
-    parts = [part_of(output, host, hosts) for host in range(hosts)]
+    parts = [part_path(output, host, hosts) for host in range(hosts)]
     try:
-        where, missing = _where(parts, rows)
+        offsets, missing = _row_offsets(parts, rows)
         if not missing:
-            _write(output, parts, where)
-    except FileNotFoundError as gone:
-        missing = [f"{gone.filename} is not there"]
-    if missing and not output.exists():  # if it exists another host was first, and has taken the parts away
+            _write(output, parts, offsets)
+    except FileNotFoundError as error:
+        missing = [f"{error.filename} does not exist"]
+    if missing and not output.exists():  # else another host has merged and removed the parts
         return missing
-    remove(output, hosts)
+    remove_parts(output, hosts)
     return []
 
 
-def remove(output: Path, hosts: int) -> None:
-    """Takes the parts away."""
+def remove_parts(output: Path, hosts: int) -> None:
+    """Removes the parts."""
     for host in range(hosts):
-        part_of(output, host, hosts).unlink(missing_ok=True)
+        part_path(output, host, hosts).unlink(missing_ok=True)
 
 
-def _where(parts: Sequence[Path], rows: int) -> tuple[np.ndarray, list[str]]:
-    """Returns where each row `[rows]` begins in the part that holds it, and what is missing."""
-    where, missing = np.full(rows, -1, np.int64), []
+def _row_offsets(parts: Sequence[Path], rows: int) -> tuple[np.ndarray, list[str]]:
+    """Returns the byte offset of each row `[rows]` in its part, and a sentence on each incomplete part."""
+    offsets, missing = np.full(rows, -1, np.int64), []
     for host, part in enumerate(parts):
-        part_rows = share(rows, host, len(parts))
+        part_rows = rows_of_host(rows, host, len(parts))
         if not part.exists():
-            missing.append(f"{part} is not there")
+            missing.append(f"{part} does not exist")
             continue
-        at = 0
+        offset = 0
         for number, line in entries(part):
             if number in part_rows:
-                where[number] = at
-            at += len(line)
-        absent = int((where[part_rows.start :: part_rows.step] < 0).sum())
-        missing += [f"{part} lacks {absent} of its {len(part_rows)} rows"] if absent else []
-    return where, missing
+                offsets[number] = offset
+            offset += len(line)
+        num_missing = int((offsets[part_rows.start :: part_rows.step] < 0).sum())
+        missing += [f"{part} lacks {num_missing} of its {len(part_rows)} rows"] if num_missing else []
+    return offsets, missing
 
 
-def _write(output: Path, parts: Sequence[Path], where: np.ndarray) -> None:
-    with contextlib.ExitStack() as opened:
-        files = [opened.enter_context(part.open("rb")) for part in parts]
-        merged = opened.enter_context(replacing(output))
-        for number, at in enumerate(where.tolist()):
+def _write(output: Path, parts: Sequence[Path], offsets: np.ndarray) -> None:
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(part.open("rb")) for part in parts]
+        merged = stack.enter_context(replacing(output))
+        for number, offset in enumerate(offsets.tolist()):
             file = files[number % len(files)]
-            file.seek(at)
+            file.seek(offset)
             merged.write(without_number(file.readline()))

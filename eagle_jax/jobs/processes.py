@@ -1,4 +1,4 @@
-"""Several processes with one model between them: process 0 keeps the files, and all agree on what is left to do."""
+"""Agreement between several processes that share one model: process 0 writes the files."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,44 +17,46 @@ class NullJournal:
         self.failed = 0
 
     def append(self, number: int, record: Mapping[str, Any]) -> None:
-        """Somebody else writes it."""
+        """Does nothing: process 0 writes the row."""
 
     def close(self) -> None:
         """Does nothing: no file is open."""
 
 
 def writes_no_files(one_model: bool) -> bool:
-    """Returns whether this process leaves the files to another."""
+    """Returns whether another process writes the files."""
     return one_model and jax.process_index() > 0
 
 
 def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
-    """Calls `begin` in process 0 alone and returns its result everywhere. If one process cannot go on none does.
+    """Calls `begin` in process 0 and returns its result in all processes; if one of them fails, all do.
 
     Args:
-        digest: of this process's input, in hexadecimal digits.
+        digest: hexadecimal digest of this process's input.
 
     Raises:
-        ValueError: process 0 refused, or the processes have different inputs.
+        ValueError: `begin` failed in process 0, or the processes have different inputs.
     """
     complete, error = False, None
     if not writes_no_files(True):
         try:
             complete = begin()
-        except (ValueError, OSError) as refused:
-            error = refused
-    begun, done, *first = from_first(np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)).tolist()
+        except (ValueError, OSError) as exception:
+            error = exception
+    succeeded, is_complete, *first_digest = from_first(
+        np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)
+    ).tolist()
     if error is not None:
         raise error
-    if not begun:
-        raise ValueError("process 0 refused the job; look at what it says")
-    if any_says(bytes(first).hex() != digest):
+    if not succeeded:
+        raise ValueError("process 0 rejected the job; see its error message")
+    if any_says(bytes(first_digest).hex() != digest):
         raise ValueError("the processes have different inputs; give each of them the same files, in the same order")
-    return bool(done)
+    return bool(is_complete)
 
 
 def agree_on(done: set[int], rows: int) -> set[int]:
-    """Returns the finished rows that process 0 knows of."""
+    """Returns process 0's set of finished rows in all processes."""
     mask = np.zeros(rows, np.uint8)
     mask[sorted(done)] = 1
     return set(np.flatnonzero(from_first(mask)).tolist())

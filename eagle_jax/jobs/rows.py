@@ -1,4 +1,4 @@
-"""What a line of a batch job asks for: a prompt in one of three forms, and options of its own."""
+"""Parses the lines of a batch job: a prompt in one of three forms, and options."""
 
 import dataclasses
 import json
@@ -9,37 +9,37 @@ from typing import Any
 from eagle_jax.checks import as_json
 from eagle_jax.fields import Fields, anything, listed, mapping, text, whole_number
 from eagle_jax.jobs.lines import Line, lines_of
-from eagle_jax.protocols.answering import ResponseFormat
-from eagle_jax.protocols.calls import IGNORED, LARGEST, Call, chat_call, chat_of, completion_call
+from eagle_jax.protocols.base import ResponseFormat
+from eagle_jax.protocols.calls import IGNORED, MAX_INT32, Call, chat_call, completion_call, take_chat
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.protocols.completions import Completion
 from eagle_jax.protocols.responses import Responses
 from eagle_jax.protocols.responses_call import responses_call
 from eagle_jax.protocols.structured import take_form
-from eagle_jax.protocols.tools import tools_of
+from eagle_jax.protocols.tools import take_tools
 from eagle_jax.requests.options import Options, seeds_for
 from eagle_jax.requests.processing import LogitsOptions, Processing, check_processing
 from eagle_jax.structured.checks import FORMS
 
 PROMPTS: Mapping[str, Any] = {"prompt": text, "messages": listed, "prompt_ids": listed}
-LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # ours, and OpenAI's two names for it
+LENGTHS = ("max_new_tokens", "max_tokens", "max_completion_tokens")  # our name of the option, and OpenAI's two
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", *Processing.__annotations__)
-# OpenAI's batch form: a line is an envelope around the body of a request.
+# OpenAI's batch format: a line is an envelope around the body of a request.
 ENVELOPE = ("custom_id", "method", "url", "body")
 ENDPOINTS: Mapping[str, tuple[type[ResponseFormat], Callable[[dict[str, Any], bool], Call]]] = {
     "/v1/chat/completions": (Chat, chat_call),
     "/v1/completions": (Completion, completion_call),
     "/v1/responses": (Responses, responses_call),
 }
-MOST_ANSWERS = 1024  # to one row
+MAX_ANSWERS = 1024  # per row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Defaults(LogitsOptions):
-    """Options of rows that do not state their own; `generate` says what they mean.
+    """Default options of rows, with the meanings of `generate`.
 
     Attributes:
-        seed: the seed of a row that has none follows from it and from the row's number.
+        seed: the seed of a row without one is derived from it and the row's number.
     """
 
     max_new_tokens: int = 256
@@ -59,19 +59,19 @@ class Defaults(LogitsOptions):
 
     @property
     def values(self) -> dict[str, Any]:
-        """All of them by name."""
+        """All options by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row that can be answered, as far as can be checked without the model.
+    """A row that is valid as far as can be checked without the model.
 
     Attributes:
-        number: which of all rows it is, from 0.
-        id: the one it came with, or its place.
-        call: what it asks for; options under `generate`'s names.
-        response_format: of the answer to a row in OpenAI's form; None of the others.
+        number: number of the row, from 0.
+        id: id of the row, or its place.
+        call: the request; options have `generate`'s names.
+        response_format: format of the response to a row in OpenAI's format; None for other rows.
     """
 
     number: int
@@ -81,8 +81,8 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Refused:
-    """A row that cannot be answered, and why, in one sentence; `is_openai` if it came in OpenAI's form."""
+class RejectedRow:
+    """A row that cannot be answered, and the error message; `is_openai` for a row in OpenAI's format."""
 
     number: int
     id: str | int
@@ -90,12 +90,8 @@ class Refused:
     is_openai: bool = False
 
 
-def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
-    """Reads the request in a line; a malformed one keeps its id if it has one.
-
-    Args:
-        ignore_unknown: ignores unknown fields.
-    """
+def read(line: Line, ignore_unknown: bool = False) -> Row | RejectedRow:
+    """Parses the request in a line; `ignore_unknown` ignores unknown fields. A rejected row keeps its id."""
     id_: str | int = line.place
     is_openai = False
     try:
@@ -107,15 +103,11 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | Refused:
         response_format, call = _openai_call(fields, ignore_unknown)
         return Row(line.number, id_, call, response_format)
     except (ValueError, RecursionError) as error:
-        return Refused(line.number, id_, sentence(error), is_openai)
+        return RejectedRow(line.number, id_, sentence(error), is_openai)
 
 
 def check_unique_ids(files: Sequence[Path]) -> None:
-    """Refuses files in which two rows state one id: their answers could not be distinguished.
-
-    Raises:
-        ValueError: there are two.
-    """
+    """Raises ValueError if two rows have the same id, since their answers could not be distinguished."""
     places: dict[str | int, str] = {}
     for line in lines_of(files):
         try:
@@ -128,7 +120,7 @@ def check_unique_ids(files: Sequence[Path]) -> None:
 
 
 def sentence(error: Exception) -> str:
-    """Returns an error's message as text that can be written: it may quote halves of characters."""
+    """Returns an error's message on one line, with lone surrogates escaped."""
     return " ".join(str(error).split()).encode(errors="backslashreplace").decode()
 
 
@@ -143,40 +135,40 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _id(fields: dict[str, Any], place: str) -> str | int:
-    """Returns the row's own id, under either name, or its place. Ids are text that can be written, or whole numbers."""
-    stated = fields.get("custom_id" if "body" in fields else "id")
-    if stated is None:
+    """Returns the row's own id, under either name, or its place."""
+    id_ = fields.get("custom_id" if "body" in fields else "id")
+    if id_ is None:
         return place
-    if type(stated) is int or isinstance(stated, str) and _is_writable(stated):
-        return stated
-    raise ValueError(f"id {as_json(stated)}; expected text or a whole number")
+    if type(id_) is int or isinstance(id_, str) and _is_valid_unicode(id_):
+        return id_
+    raise ValueError(f"id {as_json(id_)}; expected text or a whole number")
 
 
 def _openai_call(envelope: dict[str, Any], ignore_unknown: bool) -> tuple[type[ResponseFormat], Call]:
-    """Parses the request in an OpenAI envelope, as the server reads it; returns the form of its answer too."""
+    """Parses the request in an OpenAI envelope, as the server does; returns the response format too."""
     unknown = [name for name in envelope if name not in ENVELOPE]
     if unknown and not ignore_unknown:
-        raise ValueError(f"field {as_json(unknown[0])} beside body is not known; expected {', '.join(ENVELOPE)}")
+        raise ValueError(f"field {as_json(unknown[0])} next to body is not known; expected {', '.join(ENVELOPE)}")
     url, body = envelope.get("url"), envelope["body"]
     if url is not None and url not in ENDPOINTS:
         raise ValueError(f"url {as_json(url)}; expected one of {', '.join(ENDPOINTS)}")
     if not isinstance(body, dict):
         raise ValueError(f"body is {as_json(body)}; expected an object with messages or a prompt")
-    inferred = "completions" if "prompt" in body else "responses" if "input" in body else "chat/completions"
-    response_format, parse = ENDPOINTS[url or f"/v1/{inferred}"]
+    endpoint = "completions" if "prompt" in body else "responses" if "input" in body else "chat/completions"
+    response_format, parse = ENDPOINTS[url or f"/v1/{endpoint}"]
     try:
         call = parse(body, ignore_unknown)
     except ValueError as error:
         raise ValueError(response_format.with_request_field_names(str(error))) from None
     if call.stream:
-        raise ValueError("stream=true, and nobody reads a batch job as it goes; leave it out")
-    if call.samples * len(call.prompts) > MOST_ANSWERS:
-        raise ValueError(f"n={call.samples}; expected {MOST_ANSWERS} answers to a row at most in all")
-    return response_format, dataclasses.replace(call, reports_steps=False)  # what it would add is written for every row
+        raise ValueError("stream=true is not supported in batch jobs; leave it out")
+    if call.samples * len(call.prompts) > MAX_ANSWERS:
+        raise ValueError(f"n={call.samples}; expected at most {MAX_ANSWERS} answers per row")
+    return response_format, dataclasses.replace(call, reports_steps=False)  # every row has statistics anyway
 
 
 def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
-    """Parses a row in our own form: messages, tools and forms as in OpenAI's, options as in `generate`."""
+    """Parses a row in our own format: messages, tools and structured output as in OpenAI's, options of `generate`."""
     fields = Fields(row, ignore_unknown=ignore_unknown)
     fields.ignore({"id": anything} | IGNORED)
     prompts = {name: value for name, check in PROMPTS.items() if (value := fields.take(name, check, None)) is not None}
@@ -184,18 +176,18 @@ def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
         raise ValueError(f"{' and '.join(prompts) or 'no prompt'} given; expected one of {', '.join(PROMPTS)}")
     [(kind, prompt)] = prompts.items()
     tools = None
-    if kind == "messages":  # as `generate` takes them: templates may read more than OpenAI's fields
-        prompt, tools = chat_of(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
-    elif tools_of(fields) is not None:
-        raise ValueError("tools beside a prompt that is no chat; give messages, or leave tools out")
+    if kind == "messages":  # not parsed: templates may read more than OpenAI's fields
+        prompt, tools = take_chat(fields, [mapping(f"messages[{i}]", message) for i, message in enumerate(prompt)])
+    elif take_tools(fields) is not None:
+        raise ValueError("tools with a prompt that is not a chat; give messages, or leave tools out")
     lengths = {
-        name: length for name in LENGTHS if (length := fields.take(name, whole_number(1, LARGEST), None)) is not None
+        name: length for name in LENGTHS if (length := fields.take(name, whole_number(1, MAX_INT32), None)) is not None
     }
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{' and '.join(lengths)} mean the same and differ; give one of them")
     form = take_form(fields)
-    stated = {name: fields.take(name, anything, None) for name in OPTIONS if name not in FORMS}
-    options = {name: value for name, value in stated.items() if value is not None} | form
+    values = {name: fields.take(name, anything, None) for name in OPTIONS if name not in FORMS}
+    options = {name: value for name, value in values.items() if value is not None} | form
     fields.end()
     return Call(
         model=None,
@@ -211,8 +203,8 @@ def _plain_call(row: dict[str, Any], ignore_unknown: bool) -> Call:
     )
 
 
-def _is_writable(text: str) -> bool:
-    """Returns whether it is text at all: JSON can spell halves of characters."""
+def _is_valid_unicode(text: str) -> bool:
+    """Returns whether a text has no lone surrogates, which JSON can escape."""
     try:
         text.encode()
     except UnicodeEncodeError:

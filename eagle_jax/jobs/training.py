@@ -1,4 +1,4 @@
-"""Training a draft head, as `eagle-jax train` does."""
+"""Entry points of training: configuration and run."""
 
 import itertools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConf
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: no YAML, an unknown or missing key, or a value that cannot be.
+        ValueError: invalid YAML, an unknown or missing key, or an invalid value.
     """
     from eagle_jax.training import config  # optax and orbax are slow to import, and only training needs them
 
@@ -30,30 +30,34 @@ def read_config(path: str | Path, assignments: Sequence[str] = ()) -> "TrainConf
 
 
 def first_turns(path: str | Path, limit: int | None = None) -> list[str]:
-    """Returns the user's first turn in each of a file's conversations, in any form that training reads.
+    """Returns the user's first turn of each conversation in a file, in any format that training reads.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is of no form that is known.
+        ValueError: the file's format is unknown.
     """
     from eagle_jax.chat.conversations import Conversation, read
 
     conversations = (item.messages for item in read(path) if isinstance(item, Conversation))
-    asked = ([message["content"] for message in messages if message["role"] == "user"] for messages in conversations)
-    return list(itertools.islice((turns[0] for turns in asked if turns), limit))
+    user_messages = (
+        [message["content"] for message in messages if message["role"] == "user"] for messages in conversations
+    )
+    return list(
+        itertools.islice((messages_of_user[0] for messages_of_user in user_messages if messages_of_user), limit)
+    )
 
 
 def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finished:
-    """Trains the head that `config` describes; a run that is in its folder is continued.
+    """Trains the head that `config` describes; continues a run in the same folder.
 
-    Several processes that have met (`sharding.join`) call it alike, with a mesh over the devices of all of them.
+    All processes of a multi-process run (`sharding.join`) call it, with a mesh over all their devices.
 
     Args:
         observe: called with each event (`eagle_jax.api.events`).
 
     Raises:
-        FileNotFoundError: a file or folder is not there.
-        ValueError: the folder holds another run, the data cannot be used, or the loss became no number.
+        FileNotFoundError: a file or folder does not exist.
+        ValueError: the folder has another run, the data cannot be used, or the loss is not finite.
         OSError: the folder cannot be written, or the disk is full.
     """
     from eagle_jax.training.run import run
@@ -63,4 +67,4 @@ def train(config: "TrainConfig", observe: Observe = lambda event: None) -> Finis
     sizes = target_config(folder)
     target = load_target(folder, dtype=dtype_of(config.dtype), sharding=sharding_of(config.mesh, sizes))
     stored = target_dtype(folder) if config.dtype is None else None  # even where a CPU computes in float32
-    return run(config, target, tokenizer_in(folder), observe, sizes=sizes, written=stored)
+    return run(config, target, tokenizer_in(folder), observe, sizes=sizes, head_dtype=stored)

@@ -1,4 +1,4 @@
-"""Drafters by name, with sizes that suit the machine."""
+"""Draft methods by name, with sizes for the machine."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,19 +32,18 @@ from eagle_jax.methods.default_trees import (
 
 
 class Method(NamedTuple):
-    """One way to draft.
+    """One draft method.
 
-    `small` asks for the sizes that pay on CPU cores, where every node costs arithmetic; else they are the published
-    ones. It is so for `tree="auto"` on a CPU, and for nothing else.
+    `small` selects sizes for CPUs, where every node costs arithmetic, instead of the published ones. It is set only for
+    `tree="auto"` on a CPU.
 
     Attributes:
-        title: what the page of the server calls it; empty for what it does not offer.
-        make: `make(model, policy, small)`: the drafter, with the tree `policy` if the method has trees to choose from,
-            else (None) with sizes of its own.
-        trees: `trees(model, small, most)`: its tree when none is asked for, of `most` nodes at most (2 or more, without
-            limit if left out); None where there are none to choose from.
-        needs: what `load` must have been given, and as which argument.
-        has: whether a model has that.
+        title: name of the method on the server's page; empty if the page does not offer it.
+        make: `make(model, policy, small)` returns the drafter; `policy` is None for methods without a choice of trees.
+        trees: `trees(model, small, max_nodes)` returns the default tree with at most `max_nodes` nodes (2 or more; no
+            limit by default); None for methods without a choice of trees.
+        needs: what the model must have, and the argument of `load` for it.
+        has: whether a model has it.
     """
 
     title: str
@@ -54,10 +53,10 @@ class Method(NamedTuple):
     has: Callable[[Any], bool] = lambda model: True
 
 
-def _with_head(
+def _head_method(
     title: str, make: Callable[..., Drafter], name: str, trees: Callable[..., TreePolicy], *kinds: str
 ) -> Method:
-    """Makes a row of the table for heads of some kinds."""
+    """Returns the method that drafts with heads of these kinds."""
     return Method(
         title,
         make=lambda model, policy, small: Calibrated.of(make(head=model.head, policy=policy), model.calibration),
@@ -67,7 +66,7 @@ def _with_head(
     )
 
 
-def _kinds(drafter: str) -> tuple[str, ...]:
+def _head_kinds_of(drafter: str) -> tuple[str, ...]:
     """Returns the kinds of heads that a method drafts with."""
     return tuple(name for name, kind in HEAD_KINDS.items() if kind.drafter == drafter)
 
@@ -75,8 +74,8 @@ def _kinds(drafter: str) -> tuple[str, ...]:
 def _recycling(model: Any, policy: TreePolicy, small: bool) -> Drafter:
     if not isinstance(policy, StaticTree):
         raise ValueError(
-            f'drafter="token-recycling" drafts over a tree of fixed shape, not over {policy}; give the parents of its '
-            'nodes, such as [-1, 0, 0, 1], or "eagle1"'
+            f'drafter="token-recycling" needs a tree of fixed shape, not {policy}; give the parents of its nodes, '
+            'such as [-1, 0, 0, 1], or "eagle1"'
         )
     return TokenRecycling(policy=policy)
 
@@ -92,13 +91,13 @@ def _rest(model: Any, policy: None, small: bool) -> Drafter:
 
 METHODS = {
     "none": Method("", lambda model, policy, small: Plain()),
-    "eagle": _with_head("EAGLE", Eagle, "an EAGLE head", eagle_tree, *_kinds("eagle")),
-    "eagle1": _with_head("", Eagle, "an EAGLE-1 head", eagle_tree, "eagle1", "mtp"),
-    "eagle3": _with_head("", Eagle, "an EAGLE-3 head", eagle_tree, "eagle3"),
-    "peagle": _with_head("P-EAGLE", PEagle, "a P-EAGLE head", peagle_tree, *_kinds("peagle")),
-    "dflash": _with_head("DFlash", DFlashDrafter, "a DFlash head", dflash_tree, *_kinds("dflash")),
-    "medusa": _with_head("Medusa", MedusaDrafter, "Medusa heads", heads_tree, *_kinds("medusa")),
-    "hydra": _with_head("Hydra", HydraDrafter, "Hydra heads", heads_tree, *_kinds("hydra")),
+    "eagle": _head_method("EAGLE", Eagle, "an EAGLE head", eagle_tree, *_head_kinds_of("eagle")),
+    "eagle1": _head_method("", Eagle, "an EAGLE-1 head", eagle_tree, "eagle1", "mtp"),
+    "eagle3": _head_method("", Eagle, "an EAGLE-3 head", eagle_tree, "eagle3"),
+    "peagle": _head_method("P-EAGLE", PEagle, "a P-EAGLE head", peagle_tree, *_head_kinds_of("peagle")),
+    "dflash": _head_method("DFlash", DFlashDrafter, "a DFlash head", dflash_tree, *_head_kinds_of("dflash")),
+    "medusa": _head_method("Medusa", MedusaDrafter, "Medusa heads", heads_tree, *_head_kinds_of("medusa")),
+    "hydra": _head_method("Hydra", HydraDrafter, "Hydra heads", heads_tree, *_head_kinds_of("hydra")),
     "draft-model": Method(
         "a small model",
         lambda model, policy, small: Calibrated.of(DraftModel(model=model.draft, policy=policy)),
@@ -125,14 +124,12 @@ METHODS = {
     ),
 }
 NAMES = ("auto", *METHODS)
-# Methods that grow dynamic trees, whose budget can be measured.
+# Methods with dynamic trees, whose budgets can be measured.
 TUNED = (*sorted({kind.drafter for kind in HEAD_KINDS.values()}), "draft-model")
 
 
 def method_of(model: Model, drafter: str) -> str:
-    """Returns the name of the method that a name means: of what the model has for "auto", and one name for all EAGLE
-    heads.
-    """
+    """Resolves "auto" to the model's method, and the names of EAGLE heads that the model has to "eagle"."""
     if drafter == "auto":
         drafting = [name for name in TUNED if METHODS[name].has(model)]
         return drafting[0] if drafting else "none"

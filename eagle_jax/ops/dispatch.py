@@ -140,7 +140,7 @@ def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
         _forced.reset(token)
 
 
-def settings() -> dict[str, str]:
+def environment_settings() -> dict[str, str]:
     """Returns the environment variables that are set and change how operations are computed."""
     return {name: value for name in (VARIABLE, ACTIVATIONS) if (value := os.environ.get(name))}
 
@@ -150,7 +150,7 @@ def tracing_context() -> Hashable:
     trial, calls = _forced.get(), recorder()
     trial_key = None if trial is None else (trial.operation, trial.candidate)
     recorder_key = None if calls is None else id(calls)
-    read = tuple(settings().items()), tuple(DEFAULTS.items()), tuple(table().items())
+    read = tuple(environment_settings().items()), tuple(DEFAULTS.items()), tuple(table().items())
     return *read, trial_key, recorder_key, jax.default_backend(), current_sharding()
 
 

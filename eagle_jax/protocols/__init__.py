@@ -1,1 +1,1 @@
-"""Requests and responses in the forms of OpenAI, vLLM and Anthropic: for the server, and for batch jobs."""
+"""Requests and responses of the OpenAI, vLLM and Anthropic APIs, for the server and for batch jobs."""

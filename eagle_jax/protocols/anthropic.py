@@ -1,22 +1,22 @@
-"""/v1/messages: a conversation gets its next message in the form of Anthropic's interface, as a layer over chats."""
+"""/v1/messages of Anthropic's API, translated to chat requests."""
 
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-from eagle_jax.chat.messages import content_of
-from eagle_jax.chat.reasoning import Thought
+from eagle_jax.chat.messages import take_content
+from eagle_jax.chat.reasoning import ReasoningPiece
 from eagle_jax.fields import FieldError, Fields, anything, flag, listed, mapping, number, text
-from eagle_jax.protocols.answering import Answering, event
+from eagle_jax.protocols.base import PendingResponse, sse_event
 from eagle_jax.protocols.calls import Call, chat_call
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.requests.results import FAILED, Chunk, Result
 from eagle_jax.text.detokenize import decode
 
-AS_IN_CHATS = ("model", "top_p", "top_k", "stream", "max_tokens")
-# Known fields, and the values of them that change nothing.
+CHAT_FIELDS = ("model", "top_p", "top_k", "stream", "max_tokens")
+# Known fields, with the values that have no effect.
 NEUTRAL: dict[str, list[Any]] = {"container": [], "mcp_servers": [[]]}
 IGNORED = {
     "metadata": mapping,
@@ -24,8 +24,8 @@ IGNORED = {
     "diagnostics": anything,
 } | dict.fromkeys(("service_tier", "inference_geo", "speed", "user_profile_id", "workspace_id"), text)
 IGNORED_IN_TOOLS = ("strict", "eager_input_streaming", "input_examples", "allowed_callers", "defer_loading")
-MARKED = dict.fromkeys(("cache_control", "citations", "caller"), anything)
-# Anthropic has no word for an answer that fails.
+IGNORED_IN_BLOCKS = dict.fromkeys(("cache_control", "citations", "caller"), anything)
+# Anthropic has no stop reason for a failed answer.
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", FAILED: FAILED}
 THINKING = {"enabled": True, "disabled": False, "adaptive": None}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -36,24 +36,24 @@ ERRORS = {
 
 
 def messages_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """Parses a request to /v1/messages as one for a chat. Raises `FieldError`."""
+    """Parses a request to /v1/messages as a chat request. Raises `FieldError`."""
     if body.get("max_tokens") is None:
         raise FieldError("max_tokens is missing", "max_tokens")
-    return counted_call(body, ignore_unknown)
+    return count_tokens_call(body, ignore_unknown)
 
 
-def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
-    """Parses a request to /v1/messages/count_tokens as one for a chat that need not limit the answer's length."""
+def count_tokens_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
+    """Parses a request to /v1/messages/count_tokens as a chat request; `max_tokens` is optional."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
     system = _system(fields)
     messages = [{"role": "system", "content": system}] if system else []
     for message in fields.each("messages", fields.require("messages", listed)):
         messages += _messages(message)
-    chat = {name: fields.take(name, anything, None) for name in AS_IN_CHATS}
+    chat = {name: fields.take(name, anything, None) for name in CHAT_FIELDS}
     chat |= {"temperature": fields.take("temperature", number(0.0, 1.0), None)}
     chat |= {"stop": fields.take("stop_sequences", anything, None)}
     chat |= _tools(fields) | _output(fields) | _thinking(fields.object("thinking"))
-    if messages[-1]["role"] == "assistant":  # the answer goes on with it
+    if messages[-1]["role"] == "assistant":  # a prefix of the answer
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
     fields.ignore(IGNORED)
     fields.only(NEUTRAL)
@@ -64,66 +64,66 @@ def counted_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
 
 def _system(fields: Fields) -> str | None:
     value = fields.take("system", anything, None)
-    return None if value is None else content_of(fields.inside("system", {"content": value}))
+    return None if value is None else take_content(fields.inside("system", {"content": value}))
 
 
 def _messages(fields: Fields) -> Iterator[dict[str, Any]]:
-    """Yields a message in the form of chats: what functions answered comes first, in messages of its own."""
+    """Yields a message in OpenAI's format; tool results come first, as messages of their own."""
     role = fields.require("role", text)
     if role not in ("user", "assistant", "system"):
         raise fields.wrong("role", f"={role[:40]!r}; expected user, assistant or system")
     content = fields.require("content", anything)
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    texts, thought, calls, answers = [], [], [], 0
+    texts, thoughts, calls, num_results = [], [], [], 0
     for block in fields.each("content", blocks):
         kind = block.require("type", text)
-        block.ignore(MARKED)
+        block.ignore(IGNORED_IN_BLOCKS)
         if kind == "text":
             texts.append(block.require("text", text))
         elif kind == "tool_use" and role == "assistant":
             function = {"name": block.require("name", text), "arguments": block.require("input", mapping)}
             calls.append({"id": block.require("id", text), "type": "function", "function": function})
         elif kind == "tool_result" and role == "user":
-            result = content_of(block) or ""
-            answers += 1
+            result = take_content(block) or ""
+            num_results += 1
             block.ignore({"is_error": flag})
             yield {"role": "tool", "tool_call_id": block.require("tool_use_id", text), "content": result}
         elif kind in ("thinking", "redacted_thinking"):
-            thought.append(block.take("thinking", text, ""))
+            thoughts.append(block.take("thinking", text, ""))
             block.ignore(dict.fromkeys(("signature", "data"), text))
         else:
             raise block.wrong("type", f"={kind[:40]!r}; this model reads text, tool_use and tool_result only")
-    if texts or not answers:
-        reasoning = {"reasoning_content": "".join(thought)} if any(thought) and role == "assistant" else {}
+    if texts or not num_results:
+        reasoning = {"reasoning_content": "".join(thoughts)} if any(thoughts) and role == "assistant" else {}
         yield {"role": role, "content": "".join(texts)} | reasoning | ({"tool_calls": calls} if calls else {})
 
 
 def _tools(fields: Fields) -> dict[str, Any]:
-    """Returns functions and the choice among them, as chats have them."""
+    """Returns tools and the tool choice in OpenAI's format."""
     tools = []
     for tool in fields.each("tools", fields.take("tools", anything, [])):
         tool.only({"type": ["custom"]})
-        tool.ignore(MARKED | dict.fromkeys(IGNORED_IN_TOOLS, anything))
+        tool.ignore(IGNORED_IN_BLOCKS | dict.fromkeys(IGNORED_IN_TOOLS, anything))
         function = {"name": tool.require("name", text), "parameters": tool.require("input_schema", mapping)}
-        described = tool.take("description", text, None)
-        tools.append({"type": "function", "function": function | ({"description": described} if described else {})})
+        description = tool.take("description", text, None)
+        tools.append({"type": "function", "function": function | ({"description": description} if description else {})})
     choice = fields.object("tool_choice")
     kind = choice.take("type", text, "auto")
     parallel = not choice.take("disable_parallel_tool_use", flag, False)
     if kind == "tool":
-        chosen: Any = {"type": "function", "function": {"name": choice.require("name", text)}}
+        tool_choice: Any = {"type": "function", "function": {"name": choice.require("name", text)}}
     elif kind not in CHOICES:
         raise choice.wrong("type", f"={kind[:40]!r}; expected auto, any, tool or none")
     else:
-        chosen = CHOICES[kind] if tools or kind == "any" else None
-    return {"tools": tools, "tool_choice": chosen, "parallel_tool_calls": parallel}
+        tool_choice = CHOICES[kind] if tools or kind == "any" else None
+    return {"tools": tools, "tool_choice": tool_choice, "parallel_tool_calls": parallel}
 
 
 def _output(fields: Fields) -> dict[str, Any]:
-    """Returns the form of the answer, under its two names, and how much a model may think."""
+    """Returns the response format, under either of its names, and the reasoning effort."""
     config = fields.object("output_config")
-    older, format = fields.take("output_format", mapping, None), config.take("format", mapping, None)
-    format = older if format is None else format
+    older_format, format = fields.take("output_format", mapping, None), config.take("format", mapping, None)
+    format = older_format if format is None else format
     effort = config.take("effort", text, None)
     if format is None:
         return {"reasoning_effort": effort}
@@ -134,7 +134,7 @@ def _output(fields: Fields) -> dict[str, Any]:
 
 
 def _thinking(fields: Fields) -> dict[str, Any]:
-    """Returns whether the model is to think, where its template has a switch for it."""
+    """Returns `enable_thinking`, which some chat templates read."""
     kind = fields.take("type", text, "adaptive")
     fields.ignore({"budget_tokens": anything, "display": text})
     if kind not in THINKING:
@@ -143,7 +143,7 @@ def _thinking(fields: Fields) -> dict[str, Any]:
 
 
 def _edits(fields: Fields) -> None:
-    """Checks what a server may drop of a conversation: earlier thoughts, and nothing else."""
+    """Checks context edits: only the removal of earlier reasoning is supported."""
     for edit in fields.each("edits", fields.take("edits", anything, [])):
         kind = edit.require("type", text)
         if not kind.startswith("clear_thinking"):
@@ -151,17 +151,17 @@ def _edits(fields: Fields) -> None:
         edit.ignore({"keep": anything})
 
 
-def error_of(status: int, message: str) -> dict[str, Any]:
-    """Returns an error in Anthropic's form."""
+def anthropic_error(status: int, message: str) -> dict[str, Any]:
+    """Returns an error body in Anthropic's format."""
     kind = ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 class Messages(ChatFormat):
-    """A message of blocks: texts, and functions that are called."""
+    """Messages with content blocks: text, thinking and tool use."""
 
     prefix = "msg"
-    renamed = {
+    request_field_names = {
         r"stop\b": "stop_sequences",
         r"response_format(\.json_schema)?": "output_config.format",
         r"(tools\[\d+\])\.function\.parameters": r"\1.input_schema",
@@ -169,108 +169,108 @@ class Messages(ChatFormat):
         r"system\.content": "system",
     }
 
-    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+    def content(self, pending: PendingResponse, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results
         blocks: list[dict[str, Any]] = []
-        for piece in self._answers.pieces(answering, 0, result):
+        for piece in self._answers.pieces(pending, 0, result):
             if isinstance(piece, dict):
-                blocks.append(_called(piece, json.loads(piece["function"]["arguments"])))
+                blocks.append(_tool_use_block(piece, json.loads(piece["function"]["arguments"])))
                 continue
             kind, text = ("text", piece) if isinstance(piece, str) else ("thinking", piece.text)
             if not blocks or blocks[-1]["type"] != kind:
-                blocks.append(_opened(kind))
+                blocks.append(_empty_block(kind))
             blocks[-1][kind] += text
-        usage = _usage(answering, result)
-        return _message(answering, usage) | {"content": blocks} | self._ended(answering, result)
+        usage = _usage(pending, result)
+        return _message(pending, usage) | {"content": blocks} | self._stop_fields(pending, result)
 
-    async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        begun, blocks = False, _Blocks()
+    async def events(self, pending: PendingResponse, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+        started, blocks = False, _Blocks()
         async for chunk in chunks:
-            pieces = list(self._answers.pieces(answering, 0, chunk))
-            if not begun and (pieces or chunk.result is not None):
-                begun = True
-                usage = {"input_tokens": len(answering.tickets[0].request.prompt), "output_tokens": 0}
-                yield _named("message_start", message=_message(answering, usage))
-                yield _named("ping")
+            pieces = list(self._answers.pieces(pending, 0, chunk))
+            if not started and (pieces or chunk.result is not None):
+                started = True
+                usage = {"input_tokens": len(pending.tickets[0].request.prompt), "output_tokens": 0}
+                yield _named_event("message_start", message=_message(pending, usage))
+                yield _named_event("ping")
             for piece in pieces:
-                for sent in blocks.add(piece):
-                    yield sent
+                for event in blocks.add(piece):
+                    yield event
             if chunk.result is not None:
-                for sent in blocks.close():
-                    yield sent
-                ended = self._ended(answering, chunk.result)
-                yield _named("message_delta", delta=ended, usage=_usage(answering, chunk.result))
-                yield _named("message_stop")
+                for event in blocks.close():
+                    yield event
+                stop_fields = self._stop_fields(pending, chunk.result)
+                yield _named_event("message_delta", delta=stop_fields, usage=_usage(pending, chunk.result))
+                yield _named_event("message_stop")
 
     def error(self, status: int, body: dict[str, Any]) -> bytes:
-        return b"event: error\n" + event(error_of(status, body["error"]["message"]))
+        return b"event: error\n" + sse_event(anthropic_error(status, body["error"]["message"]))
 
-    def _ended(self, answering: Answering, result: Result) -> dict[str, Any]:
-        """Returns why the answer ended, and the stop sequence that ended it, if one did."""
+    def _stop_fields(self, pending: PendingResponse, result: Result) -> dict[str, Any]:
+        """Returns the stop reason, and the stop sequence if one ended the answer."""
         reason = REASONS[self._answers.finish_reason(0, finish_reason(result))]
-        ticket = answering.tickets[0]
+        ticket = pending.tickets[0]
         stops = ticket.request.options.stop if reason == "end_turn" else ()
-        written = decode(ticket.tokenizer, result.token_ids) if stops else ""
-        stop = next((stop for stop in stops if result.text + stop in written), None)
+        generated = decode(ticket.tokenizer, result.token_ids) if stops else ""
+        stop = next((stop for stop in stops if result.text + stop in generated), None)
         return {"stop_reason": reason if stop is None else "stop_sequence", "stop_sequence": stop}
 
 
 class _Blocks:
-    """The blocks of an answer as they come, and their events."""
+    """The events of an answer's content blocks."""
 
     def __init__(self) -> None:
-        self._count, self._open = 0, ""  # blocks before the one that is open, and its kind
+        self._count, self._open = 0, ""  # number of closed blocks, type of the open block
 
-    def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[bytes]:
-        """Yields the events of a piece of text or of reasoning, or of a call in the form of chats."""
+    def add(self, piece: str | ReasoningPiece | dict[str, Any]) -> Iterator[bytes]:
+        """Yields the events of a piece of text or reasoning, or of a tool call in OpenAI's format."""
         if isinstance(piece, dict):
             yield from self.close()
-            yield from self._begin("tool_use", _called(piece, {}))
+            yield from self._begin("tool_use", _tool_use_block(piece, {}))
             yield self._delta({"type": "input_json_delta", "partial_json": piece["function"]["arguments"]})
             yield from self.close()
             return
         kind, text = ("text", piece) if isinstance(piece, str) else ("thinking", piece.text)
         if self._open != kind:
             yield from self.close()
-            yield from self._begin(kind, _opened(kind))
+            yield from self._begin(kind, _empty_block(kind))
         yield self._delta({"type": f"{kind}_delta", kind: text})
 
     def close(self) -> Iterator[bytes]:
-        """Ends the block that is open."""
+        """Ends the open block, if there is one."""
         if self._open == "thinking":
             yield self._delta({"type": "signature_delta", "signature": ""})
         if self._open:
-            yield _named("content_block_stop", index=self._count)
+            yield _named_event("content_block_stop", index=self._count)
             self._count, self._open = self._count + 1, ""
 
     def _begin(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
         self._open = kind
-        yield _named("content_block_start", index=self._count, content_block=block)
+        yield _named_event("content_block_start", index=self._count, content_block=block)
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return _named("content_block_delta", index=self._count, delta=delta)
+        return _named_event("content_block_delta", index=self._count, delta=delta)
 
 
-def _opened(kind: str) -> dict[str, Any]:
-    """Returns a block without its text; the signature of reasoning is empty."""
+def _empty_block(kind: str) -> dict[str, Any]:
+    """Returns a block with empty text; the signature of reasoning is always empty."""
     return {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
 
 
-def _named(kind: str, **fields: Any) -> bytes:
-    return f"event: {kind}\n".encode() + event({"type": kind} | fields)
+def _named_event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\n".encode() + sse_event({"type": kind} | fields)
 
 
-def _called(call: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
+def _tool_use_block(call: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": arguments}
 
 
-def _message(answering: Answering, usage: dict[str, Any]) -> dict[str, Any]:
-    head = {"id": answering.id, "type": "message", "role": "assistant", "model": answering.name}
+def _message(pending: PendingResponse, usage: dict[str, Any]) -> dict[str, Any]:
+    head = {"id": pending.id, "type": "message", "role": "assistant", "model": pending.name}
     return head | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
 
 
-def _usage(answering: Answering, result: Result) -> dict[str, Any]:
-    usage, cached = answering.usage([result]), result.stats.cached_tokens
+def _usage(pending: PendingResponse, result: Result) -> dict[str, Any]:
+    usage, cached = pending.usage([result]), result.stats.cached_tokens
     return {
         "input_tokens": usage["prompt_tokens"] - cached,
         "cache_read_input_tokens": cached,

@@ -1,7 +1,7 @@
-"""What OpenAI's requests ask for.
+"""Parses OpenAI's requests.
 
-Fields that would change the answer and are not supported are refused, and so are unknown ones: an answer to another
-question than the one that was asked helps nobody. Fields that say who asks and why are checked and ignored.
+Unsupported fields that would change the answer, and unknown fields, are rejected. Fields that identify or prioritize a
+request are checked and ignored.
 """
 
 import dataclasses
@@ -11,16 +11,16 @@ from typing import Any
 from eagle_jax.chat.prompts import Chat, Text
 from eagle_jax.chat.tools import Tools
 from eagle_jax.fields import Fields, anything, flag, listed, mapping, number, text, whole_number, wrong
-from eagle_jax.protocols.messages import messages_of
+from eagle_jax.protocols.messages import take_messages
 from eagle_jax.protocols.structured import take_form
-from eagle_jax.protocols.tools import tools_of
+from eagle_jax.protocols.tools import take_tools
 from eagle_jax.requests.processing import Processing, check_processing
 
-MOST_STOPS, LONGEST_STOP = 64, 500
-LARGEST_SEED = 2**63 - 1
-LARGEST = 2**31 - 1
+MAX_STOPS, MAX_STOP_CHARS = 64, 500
+MAX_SEED = 2**63 - 1
+MAX_INT32 = 2**31 - 1
 
-# Fields that say who asks, why and how urgently.
+# Fields that identify or prioritize a request.
 IGNORED = {
     "user": text,
     "safety_identifier": text,
@@ -32,9 +32,9 @@ IGNORED = {
     "store": flag,
     "request_id": text,
     "rid": text,
-    "priority": whole_number(-LARGEST, LARGEST),
+    "priority": whole_number(-MAX_INT32, MAX_INT32),
 }
-# Known fields of OpenAI's, vLLM's and SGLang's requests, and the values of them that change nothing.
+# Known fields of OpenAI's, vLLM's and SGLang's requests, with the values that have no effect.
 NEUTRAL: dict[str, list[Any]] = {
     "length_penalty": [1],
     "use_beam_search": [False],
@@ -76,22 +76,22 @@ NEUTRAL_CHAT = NEUTRAL | {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request.
+    """One parsed request.
 
     Attributes:
-        model: which of the server's models; None is the first.
-        prompts: text, chat messages or token ids, one or several.
-        samples: answers to each prompt.
-        options: options of `Engine.submit_all`, as far as they are stated.
-        stream: whether the answers are sent as they are made.
-        include_usage: whether a stream ends with what was used.
-        continuous_usage: whether each of its events says what was used so far.
-        reports_steps: whether to report what every step committed.
+        model: name of the model; None is the server's first.
+        prompts: each a text, a chat or token ids.
+        samples: number of answers to each prompt.
+        options: options of `Engine.submit_all` that the request sets.
+        stream: whether the answers are streamed.
+        include_usage: whether a stream ends with the usage.
+        continuous_usage: whether each event of a stream has the usage so far.
+        reports_steps: whether to report the tokens that every step committed.
         echo: whether the answer begins with the prompt.
-        prompt_logprobs: how many likely tokens to report at each position of the prompt, in vLLM's form.
-        tools: functions that the answer may call.
+        prompt_logprobs: number of top tokens to report at each prompt position, in vLLM's format.
+        tools: tools that the answer may call.
         separates_reasoning: whether reasoning is separated from the text.
-        includes_reasoning: whether it is returned at all.
+        includes_reasoning: whether reasoning is returned at all.
         ignored: unknown fields that were ignored.
     """
 
@@ -111,16 +111,16 @@ class Call:
     includes_reasoning: bool = True
 
     @property
-    def is_answered(self) -> bool:
-        """Whether there is to be an answer; else only the prompt's own tokens matter."""
+    def generates_answer(self) -> bool:
+        """Whether an answer is generated; otherwise only the prompt is scored."""
         return self.options.get("max_new_tokens") != 0
 
     @property
-    def scored(self) -> int | None:
-        """How many of the likeliest tokens to find at each position of the prompt; None if prompts are not scored."""
+    def prompt_top_logprobs(self) -> int | None:
+        """Number of top tokens needed at each prompt position; None if prompts are not scored."""
         echoed = self.options["top_logprobs"] if self.echo and self.options["logprobs"] else None
         counts = [top for top in (echoed, self.prompt_logprobs) if top is not None]
-        return max(counts, default=None if self.is_answered else 0)
+        return max(counts, default=None if self.generates_answer else 0)
 
 
 def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
@@ -131,11 +131,11 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
         Text(prompt, special_tokens) if isinstance(prompt, str) else prompt
         for prompt in _prompts(fields.require("prompt", anything))
     ]
-    samples = fields.take("n", whole_number(1, LARGEST), 1)
+    samples = fields.take("n", whole_number(1, MAX_INT32), 1)
     echo, prompt_logprobs = fields.take("echo", flag, False), fields.take("prompt_logprobs", whole_number(0, 20), None)
-    least = 0 if echo or prompt_logprobs is not None else 1
+    minimum = 0 if echo or prompt_logprobs is not None else 1
     options = _options(fields) | {
-        **_longest(fields, least),
+        **_max_tokens(fields, minimum),
         "logprobs": (top := fields.take("logprobs", whole_number(0, 20), None)) is not None,
         "top_logprobs": top or 0,
     }
@@ -146,73 +146,73 @@ def completion_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Ca
 def chat_call(body: Mapping[str, Any], ignore_unknown: bool = False) -> Call:
     """Parses a request to /v1/chat/completions. Raises `FieldError`."""
     fields = Fields(body, ignore_unknown=ignore_unknown)
-    chat, tools = chat_of(fields, messages_of(fields))
-    samples = fields.take("n", whole_number(1, LARGEST), 1)
+    chat, tools = take_chat(fields, take_messages(fields))
+    samples = fields.take("n", whole_number(1, MAX_INT32), 1)
     options = _options(fields) | {
-        **_longest(fields, 1),
+        **_max_tokens(fields, 1),
         "logprobs": fields.take("logprobs", flag, False),
         "top_logprobs": fields.take("top_logprobs", whole_number(0, 20), 0),
     }
     if options["top_logprobs"] and not options["logprobs"]:
         raise wrong("top_logprobs", "top_logprobs without logprobs=true; give both or none")
-    more: dict[str, Any] = dict(
+    extra: dict[str, Any] = dict(
         prompt_logprobs=fields.take("prompt_logprobs", whole_number(0, 20), None),
         tools=tools,
         separates_reasoning=fields.take("separate_reasoning", flag, True),
         includes_reasoning=fields.take("include_reasoning", flag, True),
     )
     fields.only(NEUTRAL_CHAT)
-    return _call(fields, [chat], samples, options, **more)
+    return _call(fields, [chat], samples, options, **extra)
 
 
-def chat_of(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools | None]:
-    """Returns the conversation of a request, how it is put into the model's template, and the functions it may call."""
+def take_chat(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Tools | None]:
+    """Returns the conversation of a request with its template variables, and its tools."""
     empty: dict[str, Any] = {}
-    tools, template = tools_of(fields), fields.take("chat_template_kwargs", mapping, empty)
-    # templates of models that think more or less read these
-    effort = _stated("reasoning_effort", fields.take("reasoning_effort", text, None))
-    off = {"enable_thinking": False} if effort.get("reasoning_effort") == "none" else {}
-    effort |= off | _stated("enable_thinking", fields.take("enable_thinking", flag, None))
-    for name in ("enable_thinking", "thinking"):  # a template takes the text "false" for true
+    tools, template = take_tools(fields), fields.take("chat_template_kwargs", mapping, empty)
+    # chat templates of reasoning models read these variables
+    thinking = _if_set("reasoning_effort", fields.take("reasoning_effort", text, None))
+    disabled = {"enable_thinking": False} if thinking.get("reasoning_effort") == "none" else {}
+    thinking |= disabled | _if_set("enable_thinking", fields.take("enable_thinking", flag, None))
+    for name in ("enable_thinking", "thinking"):  # to a template the text "false" is true
         if template.get(name) is not None:
             flag(f"chat_template_kwargs.{name}", template[name])
     fields.ignore({"verbosity": text})
-    is_begun = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
+    continues_message = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
     chat = Chat(
         messages=messages,
-        template=effort | template | ({"tools": tools.tools} if tools else {}),
+        template=thinking | template | ({"tools": tools.tools} if tools else {}),
         add_generation_prompt=fields.take("add_generation_prompt", flag, True),
-        continue_final_message=fields.take("continue_final_message", flag, is_begun),
+        continue_final_message=fields.take("continue_final_message", flag, continues_message),
     )
     return chat, tools
 
 
 def _options(fields: Fields) -> dict[str, Any]:
-    """Returns how tokens are drawn, as far as it is stated."""
+    """Returns the sampling options that the request sets."""
     form = take_form(fields)
     processing = {name: fields.take(name, _processing, None) for name in Processing.__annotations__} | form
-    top_k = fields.take("top_k", whole_number(-1, LARGEST), None)
+    top_k = fields.take("top_k", whole_number(-1, MAX_INT32), None)
     options = processing | {
         "temperature": fields.take("temperature", number(0.0, 2.0), None),
-        "top_p": fields.take("top_p", _share, None),
+        "top_p": fields.take("top_p", _top_p, None),
         "top_k": None if top_k is None else max(top_k, 0),  # vLLM's -1 is "all", as 0 is
         "min_p": fields.take("min_p", number(0.0, 1.0), None),
-        "seed": fields.take("seed", whole_number(0, LARGEST_SEED), None),
+        "seed": fields.take("seed", whole_number(0, MAX_SEED), None),
         "stop": fields.take("stop", _stop, None),
         "cache_salt": fields.take("cache_salt", text, None),
     }
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, Any], **more: Any) -> Call:
+def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, Any], **extra: Any) -> Call:
     stream = fields.take("stream", flag, False)
-    entry = fields.take("stream_options", mapping, None)
-    if entry is not None and not stream:
+    stream_options = fields.take("stream_options", mapping, None)
+    if stream_options is not None and not stream:
         raise wrong("stream_options", "stream_options without stream=true; leave them out")
-    streaming = fields.inside("stream_options", entry or {})
-    include_usage = streaming.take("include_usage", flag, False)
-    continuous_usage = streaming.take("continuous_usage_stats", flag, False)
-    streaming.ignore({"include_obfuscation": flag})
+    stream_fields = fields.inside("stream_options", stream_options or {})
+    include_usage = stream_fields.take("include_usage", flag, False)
+    continuous_usage = stream_fields.take("continuous_usage_stats", flag, False)
+    stream_fields.ignore({"include_obfuscation": flag})
     call = Call(
         model=fields.take("model", text, None),
         prompts=prompts,
@@ -223,30 +223,33 @@ def _call(fields: Fields, prompts: list[Any], samples: int, options: dict[str, A
         continuous_usage=include_usage and continuous_usage,  # as vLLM has it
         reports_steps=fields.take("eagle", flag, False),
         ignored=(),
-        **more,
+        **extra,
     )
     if call.stream and call.prompt_logprobs is not None:
-        raise wrong("prompt_logprobs", "prompt_logprobs beside stream=true; leave one of them out")
+        raise wrong("prompt_logprobs", "prompt_logprobs with stream=true; leave one of them out")
     fields.ignore(IGNORED)
     return dataclasses.replace(call, ignored=tuple(fields.end()))
 
 
-def _longest(fields: Fields, least: int) -> dict[str, Any]:
-    """Returns the longest answer, under either of its names."""
-    old, new = (
-        fields.take(name, whole_number(least, LARGEST), None) for name in ("max_tokens", "max_completion_tokens")
+def _max_tokens(fields: Fields, minimum: int) -> dict[str, Any]:
+    """Returns the maximum answer length, under either of its names."""
+    max_tokens, max_completion_tokens = (
+        fields.take(name, whole_number(minimum, MAX_INT32), None) for name in ("max_tokens", "max_completion_tokens")
     )
-    if old is not None and new is not None and old != new:
-        raise wrong("max_tokens", f"max_tokens={old} beside max_completion_tokens={new}; give one of them")
-    return _stated("max_new_tokens", new if old is None else old)
+    if max_tokens is not None and max_completion_tokens is not None and max_tokens != max_completion_tokens:
+        raise wrong(
+            "max_tokens",
+            f"max_tokens={max_tokens} with max_completion_tokens={max_completion_tokens}; give one of them",
+        )
+    return _if_set("max_new_tokens", max_completion_tokens if max_tokens is None else max_tokens)
 
 
-def _stated(name: str, value: Any) -> dict[str, Any]:
+def _if_set(name: str, value: Any) -> dict[str, Any]:
     return {} if value is None else {name: value}
 
 
 def _prompts(value: Any) -> list[Any]:
-    """Returns the prompts in a text, in token ids, or in a list of either."""
+    """Returns the list of prompts in the field `prompt`."""
     if isinstance(value, str):
         return [value]
     items = listed("prompt", value)
@@ -256,24 +259,24 @@ def _prompts(value: Any) -> list[Any]:
         return items
     if all(isinstance(item, list) and item and all(_is_token(token) for token in item) for item in items):
         return items
-    raise wrong("prompt", "prompt is neither text nor token ids, nor a list of one of them")
+    raise wrong("prompt", "prompt is neither text nor token ids nor a list of either; give one of them")
 
 
 def _is_token(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT32
 
 
 def _stop(name: str, value: Any) -> list[str]:
-    several = [value] if isinstance(value, str) else value
+    strings = [value] if isinstance(value, str) else value
     if (
-        not isinstance(several, list)
-        or len(several) > MOST_STOPS
-        or not all(isinstance(s, str) and 0 < len(s) <= LONGEST_STOP for s in several)
+        not isinstance(strings, list)
+        or len(strings) > MAX_STOPS
+        or not all(isinstance(string, str) and 0 < len(string) <= MAX_STOP_CHARS for string in strings)
     ):
         raise wrong(
-            name, f"{name} has to be a text or {MOST_STOPS} texts at most, each of 1 to {LONGEST_STOP} characters"
+            name, f"{name} has to be a text or {MAX_STOPS} texts at most, each of 1 to {MAX_STOP_CHARS} characters"
         )
-    return several
+    return strings
 
 
 def _processing(name: str, value: Any) -> Any:
@@ -284,8 +287,8 @@ def _processing(name: str, value: Any) -> Any:
         raise wrong(name, str(error)) from None
 
 
-def _share(name: str, value: Any) -> float:
-    share = number(0.0, 1.0)(name, value)
-    if share == 0:
-        raise wrong(name, f"{name}=0 keeps no token; 1 keeps every token")
-    return share
+def _top_p(name: str, value: Any) -> float:
+    top_p = number(0.0, 1.0)(name, value)
+    if top_p == 0:
+        raise wrong(name, f"{name}=0 keeps no token; expected a number above 0, where 1 keeps every token")
+    return top_p

@@ -1,23 +1,22 @@
-"""/v1/chat/completions: a conversation gets its next message."""
+"""/v1/chat/completions."""
 
 from typing import Any
 
-from eagle_jax.protocols.answering import AnswerFormats, Answering
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse
 from eagle_jax.protocols.calls import Call
 from eagle_jax.protocols.chat_answers import ChatAnswers
-from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
+from eagle_jax.protocols.choices import Choices, eagle_fields, finish_reason
 from eagle_jax.protocols.echo import vllm_prompt_logprobs
-from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.requests.results import Chunk, Result
 
 
 class Chat(Choices):
-    """Choices with a `message`, or a `delta` of one."""
+    """Choices with a `message`, or in a stream with a `delta`."""
 
-    prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix, object_type, chunk_object_type = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self) -> None:
-        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were sent
+        super().__init__()
         self._answers = ChatAnswers()
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
@@ -27,44 +26,37 @@ class Chat(Choices):
     def reasoning_tokens(self) -> int:
         return self._answers.reasoning_tokens
 
-    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        ticket = answering.tickets[index]
-        shown = TokenLogprobs(ticket.tokenizer, ticket.request.prompt)
+    def choice(self, pending: PendingResponse, index: int, result: Result) -> dict[str, Any]:
+        formatter = self._formatter(pending, index)
         choice = {
             "index": index,
-            "message": self._answers.message(answering, index, result),
+            "message": self._answers.message(pending, index, result),
             "finish_reason": self._answers.finish_reason(index, finish_reason(result)),
-            "logprobs": shown.in_chat(*shown.in_text(result)),
+            "logprobs": formatter.chat_format(*formatter.next_tokens(result)),
         }
-        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.reports_steps else {})
+        return choice | ({"eagle": eagle_fields(pending, index, result)} if pending.call.reports_steps else {})
 
-    def more(self, answering: Answering) -> dict[str, Any]:
-        return vllm_prompt_logprobs(answering, 0)
+    def extra_fields(self, pending: PendingResponse) -> dict[str, Any]:
+        return vllm_prompt_logprobs(pending, 0)
 
-    def first(self, answering: Answering, index: int) -> dict[str, Any]:
-        return _piece(index, {"role": "assistant", "content": ""})
+    def first_choice(self, pending: PendingResponse, index: int) -> dict[str, Any]:
+        return _chunk_choice(index, {"role": "assistant", "content": ""})
 
-    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        shown = self._shown_of(answering, chunk.index)
+    def chunk_choices(self, pending: PendingResponse, chunk: Chunk) -> list[dict[str, Any]]:
+        formatter = self._formatter(pending, chunk.index)
         empty: dict[str, Any] = {}
-        deltas = self._answers.deltas(answering, chunk.index, chunk) or [empty]
-        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or answering.call.reports_steps)
+        deltas = self._answers.deltas(pending, chunk.index, chunk) or [empty]
+        is_silent = not deltas[-1] and not (chunk.result or chunk.logprobs or pending.call.reports_steps)
         if is_silent:
             return []
-        *pieces, last = [_piece(chunk.index, delta) for delta in deltas]
-        last["finish_reason"] = self._ended(chunk)
-        last["logprobs"] = shown.in_chat(*shown.in_text(chunk))
+        *pieces, last = [_chunk_choice(chunk.index, delta) for delta in deltas]
+        last["finish_reason"] = self._finish_reason(chunk)
+        last["logprobs"] = formatter.chat_format(*formatter.next_tokens(chunk))
         return [*pieces, last]
 
-    def _shown_of(self, answering: Answering, index: int) -> TokenLogprobs:
-        if index not in self._shown:
-            ticket = answering.tickets[index]
-            self._shown[index] = TokenLogprobs(ticket.tokenizer, ticket.request.prompt)
-        return self._shown[index]
-
-    def _ended(self, chunk: Chunk) -> str | None:
+    def _finish_reason(self, chunk: Chunk) -> str | None:
         return None if chunk.result is None else self._answers.finish_reason(chunk.index, finish_reason(chunk.result))
 
 
-def _piece(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+def _chunk_choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:
     return {"index": index, "delta": delta, "finish_reason": None, "logprobs": None}

@@ -1,4 +1,4 @@
-"""The answers to one request for a chat: reasoning, text, and the functions that they call."""
+"""The answers to one chat request: reasoning, text and tool calls."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -8,11 +8,11 @@ from eagle_jax.chat.chat_answer import ChatAnswer
 from eagle_jax.chat.harmony import ANALYSIS, FINAL, STOPS
 from eagle_jax.chat.messages import is_message
 from eagle_jax.chat.prompts import Chat, encode
-from eagle_jax.chat.reasoning import ReasoningFormat, Thought, is_open, reasoning_format_for
+from eagle_jax.chat.reasoning import ReasoningFormat, ReasoningPiece, ends_inside_reasoning, reasoning_format_for
 from eagle_jax.chat.tool_formats import FORMATS, ToolFormat, tool_format_for
 from eagle_jax.chat.tools import ToolChoice, Tools, call_options
 from eagle_jax.fields import wrong
-from eagle_jax.protocols.answering import AnswerFormats, Answering, ResponseFormat
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse, ResponseFormat
 from eagle_jax.protocols.calls import Call
 from eagle_jax.requests.results import Chunk, Result
 from eagle_jax.structured.checks import FORMS
@@ -29,71 +29,79 @@ class ChatAnswers:
         self._answers: dict[int, ChatAnswer] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
-        """Returns the request as it is put to a model with this tokenizer.
+        """Adapts the request to a model with this tokenizer.
 
         Raises:
-            FieldError: the template knows no tools, its format is not known here, or no answer can call them.
+            FieldError: the template does not support tools, or its format of tool calls is unknown or has no schema.
         """
         reasoning, is_parsed = reasoning_format_for(tokenizer, formats.reasoning), formats.reasoning != "none"
         self._separates = is_parsed and call.separates_reasoning
         if not is_parsed and (default := reasoning_format_for(tokenizer)) is not None and default.channels:
-            reasoning = default  # without its channels an answer has no text
+            reasoning = default  # channels must be parsed: an answer has no text outside them
         self._reasoning = reasoning if self._separates or reasoning is not None and reasoning.channels else None
         self._format = _format_for(tokenizer, call.prompts[0], call.tools, formats.tools)
-        form = _form_of_calls(call.tools, self._format, call.options)
-        others = {name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS}
-        options = others | form
+        form = _call_form_options(call.tools, self._format, call.options)
+        kept_options = {
+            name: value for name, value in call.options.items() if "json_schema" not in form or name not in FORMS
+        }
+        options = kept_options | form
         if reasoning is not None and any(name in options for name in FORMS):
-            around = form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
-            options |= {name: value for name, value in around.items() if is_parsed or name != "form_reasoning"}
+            reasoning_options = form_options(tokenizer, call.prompts[0], reasoning, is_call="json_schema" in form)
+            options |= {
+                name: value for name, value in reasoning_options.items() if is_parsed or name != "form_reasoning"
+            }
         if reasoning is not None and reasoning.channels:
-            ends = special_ids(tokenizer, STOPS)
-            options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *ends]))}
+            stop_ids = special_ids(tokenizer, STOPS)
+            options |= {"stop_token_ids": tuple(dict.fromkeys([*options.get("stop_token_ids", ()), *stop_ids]))}
         return dataclasses.replace(call, options=options)
 
-    def of(self, answering: Answering, index: int) -> ChatAnswer | None:
-        """Returns the reader of a choice; None where it is text only."""
+    def answer_of(self, pending: PendingResponse, index: int) -> ChatAnswer | None:
+        """Returns the parsed answer of a choice; None if the answer is plain text."""
         if index not in self._answers:
-            tools = answering.call.tools
-            with_format = None if tools is None or self._format is None else (tools, self._format)
-            if with_format is None and self._reasoning is None:
+            tools = pending.call.tools
+            tools_and_format = None if tools is None or self._format is None else (tools, self._format)
+            if tools_and_format is None and self._reasoning is None:
                 return None
-            ticket, id = answering.tickets[index], f"{answering.id}-{index}"
-            how: dict[str, Any] = dict(prompt=ticket.request.prompt, reasoning=self._reasoning, tools=with_format)
-            how |= dict(separate=self._separates)
-            self._answers[index] = ChatAnswer(ticket.tokenizer, id, **how)
+            ticket, id = pending.tickets[index], f"{pending.id}-{index}"
+            options: dict[str, Any] = dict(
+                prompt=ticket.request.prompt, reasoning=self._reasoning, tools=tools_and_format
+            )
+            options |= dict(separate=self._separates)
+            self._answers[index] = ChatAnswer(ticket.tokenizer, id, **options)
         return self._answers[index]
 
-    def deltas(self, answering: Answering, index: int, new: Chunk | Result) -> list[dict[str, Any]]:
-        """Returns the deltas of a message that a piece of an answer brings."""
-        answer, is_last = self.of(answering, index), isinstance(new, Result) or new.result is not None
+    def deltas(self, pending: PendingResponse, index: int, new: Chunk | Result) -> list[dict[str, Any]]:
+        """Returns the message deltas for a piece of an answer."""
+        answer, is_last = self.answer_of(pending, index), isinstance(new, Result) or new.result is not None
         if answer is None:
             return [{"content": new.text}] if new.text else []
         deltas = answer.add(new.token_ids, new.text, is_last=is_last)
-        tells = answering.call.includes_reasoning
-        return [delta for delta in deltas if tells or "reasoning_content" not in delta]
+        includes_reasoning = pending.call.includes_reasoning
+        return [delta for delta in deltas if includes_reasoning or "reasoning_content" not in delta]
 
-    def message(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        """Returns a choice as a whole."""
-        answer = self.of(answering, index)
+    def message(self, pending: PendingResponse, index: int, result: Result) -> dict[str, Any]:
+        """Returns the complete message of a choice."""
+        answer = self.answer_of(pending, index)
         if answer is None:
             return {"role": "assistant", "content": result.text, "refusal": None}
         answer.add(result.token_ids, result.text, is_last=True)
-        hidden = () if answering.call.includes_reasoning else ("reasoning_content",)
+        hidden = () if pending.call.includes_reasoning else ("reasoning_content",)
         return {name: value for name, value in answer.message.items() if name not in hidden}
 
-    def pieces(self, answering: Answering, index: int, new: Chunk | Result) -> Iterator[str | Thought | dict[str, Any]]:
-        """Yields the texts, the reasoning and the complete calls, in OpenAI's form, of a piece of an answer."""
-        for delta in self.deltas(answering, index, new):
+    def pieces(
+        self, pending: PendingResponse, index: int, new: Chunk | Result
+    ) -> Iterator[str | ReasoningPiece | dict[str, Any]]:
+        """Yields the texts, reasoning and complete tool calls (in OpenAI's format) of a piece of an answer."""
+        for delta in self.deltas(pending, index, new):
             if "content" in delta:
                 yield delta["content"]
             elif "reasoning_content" in delta:
-                yield Thought(delta["reasoning_content"])
-            elif "id" in (begun := delta["tool_calls"][0]):
-                yield self._answers[index].calls[begun["index"]]
+                yield ReasoningPiece(delta["reasoning_content"])
+            elif "id" in (call_delta := delta["tool_calls"][0]):
+                yield self._answers[index].calls[call_delta["index"]]
 
     def finish_reason(self, index: int, reason: str) -> str:
-        """Returns how a choice ended, in OpenAI's words."""
+        """Returns OpenAI's finish reason of a choice."""
         return self._answers[index].finish_reason(reason) if index in self._answers else reason
 
     @property
@@ -103,7 +111,7 @@ class ChatAnswers:
 
 
 class ChatFormat(ResponseFormat):
-    """A response format whose answers may reason and call functions."""
+    """A response format whose answers may contain reasoning and tool calls."""
 
     def __init__(self) -> None:
         self._answers = ChatAnswers()
@@ -113,9 +121,13 @@ class ChatFormat(ResponseFormat):
 
 
 def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | None) -> ToolFormat | None:
-    """Returns the format that a model writes calls in; None where there is nothing to call."""
-    spoken = [one for one in chat.messages if is_message(one) and (one["role"] == "tool" or one.get("tool_calls"))]
-    if tools is None and not spoken:
+    """Returns the format of the model's tool calls; None if the request has no tools."""
+    tool_messages = [
+        message
+        for message in chat.messages
+        if is_message(message) and (message["role"] == "tool" or message.get("tool_calls"))
+    ]
+    if tools is None and not tool_messages:
         return None
     try:
         format = tool_format_for(tokenizer, None if stated is None else FORMATS[stated])
@@ -125,23 +137,28 @@ def _format_for(tokenizer: Any, chat: Chat, tools: Tools | None, stated: str | N
 
 
 def form_options(tokenizer: Any, chat: Chat, reasoning: ReasoningFormat, is_call: bool) -> dict[str, Any]:
-    """Returns the options that let a model reason before an answer that has a form.
+    """Returns the options that allow reasoning before structured output.
 
     Args:
-        is_call: the form is that of a call, which has its own texts around it.
+        is_call: whether the form is a tool call, which includes the texts around it.
     """
     if reasoning.channels:
         final = {} if is_call else {"form_between": FINAL}
         return {"form_reasoning": ANALYSIS, **final}
     try:
         prompt = encode(tokenizer, chat, len(tokenizer), "messages")
-    except ValueError:  # reported where it is encoded
+    except ValueError:  # raised again when the request is encoded
         return {}
-    return {"form_reasoning": ("" if is_open(reasoning, tokenizer, prompt) else reasoning.begin, reasoning.end)}
+    return {
+        "form_reasoning": (
+            "" if ends_inside_reasoning(reasoning, tokenizer, prompt) else reasoning.begin,
+            reasoning.end,
+        )
+    }
 
 
-def _form_of_calls(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that hold answers to a call, if a request asks for one, or to a call or the answer's form."""
+def _call_form_options(tools: Tools | None, format: ToolFormat | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that constrain answers to a required tool call, or to a tool call or the answer's form."""
     if tools is None or format is None:
         return {}
     has_form = any(name in options for name in FORMS)

@@ -1,70 +1,62 @@
-"""/v1/completions: a prompt is written on."""
+"""/v1/completions."""
 
 from typing import Any, ClassVar
 
-from eagle_jax.protocols.answering import AnswerFormats, Answering
+from eagle_jax.protocols.base import AnswerFormats, PendingResponse
 from eagle_jax.protocols.calls import Call
-from eagle_jax.protocols.choices import Choices, eagle_of, finish_reason
-from eagle_jax.protocols.echo import Echo, echoed_logprobs, joined, vllm_prompt_logprobs
-from eagle_jax.protocols.logprobs import TokenLogprobs
+from eagle_jax.protocols.choices import Choices, eagle_fields, finish_reason
+from eagle_jax.protocols.echo import Echo, echoed_logprobs, join_logprobs, vllm_prompt_logprobs
 from eagle_jax.requests.results import Chunk, Result
 
 
 class Completion(Choices):
     """Choices with `text`."""
 
-    prefix, whole, piece = "cmpl", "text_completion", "text_completion"
+    prefix, object_type, chunk_object_type = "cmpl", "text_completion", "text_completion"
     defaults: ClassVar[dict[str, Any]] = {"max_new_tokens": 16}  # OpenAI's
 
     def __init__(self) -> None:
-        self._shown: dict[int, TokenLogprobs] = {}  # each answer's tokens as far as they were sent
+        super().__init__()
         self._echoes: dict[int, Echo] = {}
 
     def prepare(self, call: Call, tokenizer: Any, formats: AnswerFormats) -> Call:
         return call
 
-    def more(self, answering: Answering) -> dict[str, Any]:
+    def extra_fields(self, pending: PendingResponse) -> dict[str, Any]:
         return {}
 
-    def choice(self, answering: Answering, index: int, result: Result) -> dict[str, Any]:
-        begun = self.first(answering, index) or {"text": "", "logprobs": None}
-        shown = self._token_logprobs(answering, index)
-        logprobs = shown.in_completion(*shown.in_text(result))
+    def choice(self, pending: PendingResponse, index: int, result: Result) -> dict[str, Any]:
+        echoed = self.first_choice(pending, index) or {"text": "", "logprobs": None}
+        formatter = self._formatter(pending, index)
+        logprobs = formatter.completion_format(*formatter.next_tokens(result))
         choice = {
             "index": index,
-            "text": begun["text"] + self._text(index, result),
+            "text": echoed["text"] + self._text(index, result),
             "finish_reason": finish_reason(result),
-            "logprobs": joined(begun["logprobs"], logprobs),
+            "logprobs": join_logprobs(echoed["logprobs"], logprobs),
         }
-        choice |= vllm_prompt_logprobs(answering, index)
-        return choice | ({"eagle": eagle_of(answering, index, result)} if answering.call.reports_steps else {})
+        choice |= vllm_prompt_logprobs(pending, index)
+        return choice | ({"eagle": eagle_fields(pending, index, result)} if pending.call.reports_steps else {})
 
-    def first(self, answering: Answering, index: int) -> dict[str, Any] | None:
-        if not answering.call.echo:
+    def first_choice(self, pending: PendingResponse, index: int) -> dict[str, Any] | None:
+        if not pending.call.echo:
             return None
-        ticket = answering.tickets[index]
+        ticket = pending.tickets[index]
         self._echoes[index] = Echo(ticket.tokenizer, ticket.request.prompt)
-        logprobs = echoed_logprobs(answering, index, self._token_logprobs(answering, index))
+        logprobs = echoed_logprobs(pending, index, self._formatter(pending, index))
         return {"index": index, "text": self._echoes[index].prompt(), "finish_reason": None, "logprobs": logprobs}
 
-    def deltas(self, answering: Answering, chunk: Chunk) -> list[dict[str, Any]]:
-        if not (chunk.text or chunk.logprobs or chunk.result is not None or answering.call.reports_steps):
+    def chunk_choices(self, pending: PendingResponse, chunk: Chunk) -> list[dict[str, Any]]:
+        if not (chunk.text or chunk.logprobs or chunk.result is not None or pending.call.reports_steps):
             return []
-        shown = self._token_logprobs(answering, chunk.index)
+        formatter = self._formatter(pending, chunk.index)
         piece = {
             "index": chunk.index,
             "text": self._text(chunk.index, chunk),
             "finish_reason": None if chunk.result is None else finish_reason(chunk.result),
-            "logprobs": shown.in_completion(*shown.in_text(chunk)),
+            "logprobs": formatter.completion_format(*formatter.next_tokens(chunk)),
         }
         return [piece]
-
-    def _token_logprobs(self, answering: Answering, index: int) -> TokenLogprobs:
-        if index not in self._shown:
-            ticket = answering.tickets[index]
-            before = () if answering.call.echo else ticket.request.prompt  # an echoed prompt is shown first
-            self._shown[index] = TokenLogprobs(ticket.tokenizer, before)
-        return self._shown[index]
 
     def _text(self, index: int, piece: Chunk | Result) -> str:
         echo = self._echoes.get(index)

@@ -1,10 +1,10 @@
-"""Responses of /v1/responses: an answer is a list of items, messages and calls of functions."""
+"""/v1/responses: an answer is a list of output items."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from eagle_jax.chat.reasoning import Thought
-from eagle_jax.protocols.answering import Answering, event
+from eagle_jax.chat.reasoning import ReasoningPiece
+from eagle_jax.protocols.base import PendingResponse, sse_event
 from eagle_jax.protocols.chat_answers import ChatFormat
 from eagle_jax.protocols.choices import finish_reason
 from eagle_jax.requests.results import FAILED, Chunk, Result
@@ -13,10 +13,10 @@ NOT_A_NUMBER = "the model's logits became NaN, so no further token can be drawn"
 
 
 class Responses(ChatFormat):
-    """A response with messages and calls."""
+    """Responses with output items: messages, reasoning and function calls."""
 
     prefix = "resp"
-    renamed = {
+    request_field_names = {
         r"max_completion_tokens": "max_output_tokens",
         r"messages\b": "input",
         r"reasoning_effort": "reasoning.effort",
@@ -25,56 +25,58 @@ class Responses(ChatFormat):
         r"(input\[\d+\]\.output)\.content": r"\1",
     }
 
-    def content(self, answering: Answering, results: Sequence[Result]) -> dict[str, Any]:
+    def content(self, pending: PendingResponse, results: Sequence[Result]) -> dict[str, Any]:
         (result,) = results
-        items = _Items(answering)
-        for piece in self._answers.pieces(answering, 0, result):
+        items = _OutputItems(pending)
+        for piece in self._answers.pieces(pending, 0, result):
             list(items.add(piece))
-        ended = _status(result)
-        list(items.end(ended))
-        return _response(answering, ended, items.complete, result, self._answers.reasoning_tokens)
+        status = _status(result)
+        list(items.end(status))
+        return _response(pending, status, items.complete, result, self._answers.reasoning_tokens)
 
-    async def events(self, answering: Answering, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
-        number, items, begun = 0, _Items(answering), False
+    async def events(self, pending: PendingResponse, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+        number, items, started = 0, _OutputItems(pending), False
         async for chunk in chunks:
             updates: list[dict[str, Any]] = []
-            pieces = list(self._answers.pieces(answering, 0, chunk))
-            if not begun and (pieces or chunk.result is not None):
-                begun = True
-                under_way = _response(answering, "in_progress", [], None)
-                updates += [{"type": f"response.{kind}", "response": under_way} for kind in ("created", "in_progress")]
+            pieces = list(self._answers.pieces(pending, 0, chunk))
+            if not started and (pieces or chunk.result is not None):
+                started = True
+                in_progress = _response(pending, "in_progress", [], None)
+                updates += [
+                    {"type": f"response.{kind}", "response": in_progress} for kind in ("created", "in_progress")
+                ]
             for piece in pieces:
                 updates += items.add(piece)
             if chunk.result is not None:
-                ended = _status(chunk.result)
-                updates += items.end(ended)
+                status = _status(chunk.result)
+                updates += items.end(status)
                 tokens = self._answers.reasoning_tokens
-                response = _response(answering, ended, items.complete, chunk.result, tokens)
-                updates.append({"type": f"response.{ended}", "response": response})
+                response = _response(pending, status, items.complete, chunk.result, tokens)
+                updates.append({"type": f"response.{status}", "response": response})
             for number, fields in enumerate(updates, start=number):
-                yield f"event: {fields['type']}\n".encode() + event(fields | {"sequence_number": number})
+                yield f"event: {fields['type']}\n".encode() + sse_event(fields | {"sequence_number": number})
             number += bool(updates)
 
 
-# What an item of text is called, its parts, and the events of its text.
-KINDS = {str: ("message", "output_text"), Thought: ("reasoning", "reasoning_text")}
+# Type of an item of text; type of its parts, which is also the prefix of its events.
+KINDS = {str: ("message", "output_text"), ReasoningPiece: ("reasoning", "reasoning_text")}
 
 
-class _Items:
-    """The items of an answer as they come, and their events.
+class _OutputItems:
+    """Builds the output items of an answer and their events.
 
     Attributes:
-        complete: the items that are.
+        complete: the complete items.
     """
 
-    def __init__(self, answering: Answering):
-        self._id = answering.id.removeprefix("resp-")
+    def __init__(self, pending: PendingResponse):
+        self._id = pending.id.removeprefix("resp-")
         self.complete: list[dict[str, Any]] = []
-        self._texts: list[str] | None = None  # pieces of the item that is open
-        self._kind: type = str  # of its pieces
+        self._texts: list[str] | None = None  # pieces of the open item
+        self._kind: type = str  # type of its pieces
 
-    def add(self, piece: str | Thought | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields the events of a piece of text or of reasoning, or of a call in the form of chats."""
+    def add(self, piece: str | ReasoningPiece | dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yields the events of a piece of text or reasoning, or of a tool call in OpenAI's chat format."""
         if isinstance(piece, dict):
             yield from self._close("completed")
             yield from self._call(piece)
@@ -89,7 +91,7 @@ class _Items:
         yield self._event("delta", delta=text)
 
     def end(self, status: str) -> Iterator[dict[str, Any]]:
-        """Yields the remaining events once the answer is complete; one without anything has an empty message."""
+        """Yields the remaining events once the answer is complete; an empty answer is an empty message."""
         if self._texts is None and not self.complete:
             yield from self._open(str)
         yield from self._close(status)
@@ -109,14 +111,14 @@ class _Items:
         self._texts = None
 
     def _call(self, call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        place = len(self.complete)
-        place_of = {"item_id": f"fc-{self._id}-{place}", "output_index": place}
-        item = {"type": "function_call", "id": place_of["item_id"], "call_id": call["id"]} | call["function"]
-        begun = item | {"arguments": "", "status": "in_progress"}
-        yield {"type": "response.output_item.added", "output_index": place, "item": begun}
+        index = len(self.complete)
+        location = {"item_id": f"fc-{self._id}-{index}", "output_index": index}
+        item = {"type": "function_call", "id": location["item_id"], "call_id": call["id"]} | call["function"]
+        started_item = item | {"arguments": "", "status": "in_progress"}
+        yield {"type": "response.output_item.added", "output_index": index, "item": started_item}
         kind, arguments = "response.function_call_arguments", item["arguments"]
-        yield {"type": f"{kind}.delta"} | place_of | {"delta": arguments}
-        yield {"type": f"{kind}.done"} | place_of | {"name": item["name"], "arguments": arguments}
+        yield {"type": f"{kind}.delta"} | location | {"delta": arguments}
+        yield {"type": f"{kind}.done"} | location | {"name": item["name"], "arguments": arguments}
         yield from self._done(item | {"status": "completed"})
 
     def _done(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -124,7 +126,7 @@ class _Items:
         self.complete.append(item)
 
     def _item(self, status: str) -> dict[str, Any]:
-        item = {"type": KINDS[self._kind][0], "id": self._place["item_id"], "status": status}
+        item = {"type": KINDS[self._kind][0], "id": self._location["item_id"], "status": status}
         kind_fields: dict[str, Any] = {"role": "assistant"} if self._kind is str else {"summary": []}
         return item | kind_fields | {"content": [self._part()]}
 
@@ -133,17 +135,17 @@ class _Items:
         return part | ({"annotations": [], "logprobs": []} if self._kind is str else {})
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _location(self) -> dict[str, Any]:
         number = f"-{len(self.complete)}" if self.complete else ""
         prefix = "msg" if self._kind is str else "rs"
         return {"item_id": f"{prefix}-{self._id}{number}", "output_index": len(self.complete), "content_index": 0}
 
     def _part_event(self, kind: str) -> dict[str, Any]:
-        return {"type": f"response.content_part.{kind}"} | self._place | {"part": self._part()}
+        return {"type": f"response.content_part.{kind}"} | self._location | {"part": self._part()}
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        more: dict[str, Any] = {"logprobs": []} if self._kind is str else {}
-        return {"type": f"response.{KINDS[self._kind][1]}.{kind}"} | self._place | fields | more
+        extra: dict[str, Any] = {"logprobs": []} if self._kind is str else {}
+        return {"type": f"response.{KINDS[self._kind][1]}.{kind}"} | self._location | fields | extra
 
 
 def _status(result: Result) -> str:
@@ -151,22 +153,26 @@ def _status(result: Result) -> str:
 
 
 def _response(
-    answering: Answering, status: str, output: list[dict[str, Any]], result: Result | None, reasoning_tokens: int = 0
+    pending: PendingResponse,
+    status: str,
+    output: list[dict[str, Any]],
+    result: Result | None,
+    reasoning_tokens: int = 0,
 ) -> dict[str, Any]:
-    options, tools = answering.call.options, answering.call.tools
+    options, tools = pending.call.options, pending.call.tools
     incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
-    failed = {"code": "server_error", "message": NOT_A_NUMBER} if status == "failed" else None
+    error = {"code": "server_error", "message": NOT_A_NUMBER} if status == "failed" else None
     return {
-        "id": answering.id,
+        "id": pending.id,
         "object": "response",
-        "created_at": answering.created,
+        "created_at": pending.created,
         "status": status,
-        "error": failed,
+        "error": error,
         "incomplete_details": incomplete,
         "instructions": None,
         "max_output_tokens": options.get("max_new_tokens"),
         "metadata": {},
-        "model": answering.name,
+        "model": pending.name,
         "output": output,
         "parallel_tool_calls": tools is None or tools.parallel,
         "previous_response_id": None,
@@ -179,16 +185,16 @@ def _response(
         else [{"type": "function", "strict": False} | tool["function"] for tool in tools.tools],
         "top_p": options.get("top_p"),
         "truncation": "disabled",
-        "usage": None if result is None else _usage(answering, result, reasoning_tokens),
+        "usage": None if result is None else _usage(pending, result, reasoning_tokens),
     }
 
 
-def _usage(answering: Answering, result: Result, reasoning_tokens: int) -> dict[str, Any]:
-    usage = answering.usage([result])
-    read = usage.get("prompt_tokens_details") or {}
+def _usage(pending: PendingResponse, result: Result, reasoning_tokens: int) -> dict[str, Any]:
+    usage = pending.usage([result])
+    prompt_details = usage.get("prompt_tokens_details") or {}
     return {
         "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": read.get("cached_tokens", 0)},
+        "input_tokens_details": {"cached_tokens": prompt_details.get("cached_tokens", 0)},
         "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": usage["total_tokens"],

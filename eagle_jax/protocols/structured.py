@@ -1,4 +1,4 @@
-"""The form that an answer has to have, under the names of OpenAI, vLLM and SGLang."""
+"""Parses the options of structured output, under the names of OpenAI, vLLM and SGLang."""
 
 import importlib.util
 import json
@@ -9,44 +9,40 @@ from eagle_jax.fields import Check, Fields, flag, text, wrong
 from eagle_jax.requests.processing import check_processing
 from eagle_jax.structured.checks import ANY_OBJECT, FORMS, schema_at
 
-# vLLM's names, at the top and inside of its structured_outputs, for the options that they are.
+# vLLM's names of the options, at the top level and inside `structured_outputs`.
 GUIDED = {"guided_json": "json_schema", "guided_regex": "regex", "guided_choice": "choices"}
 STRUCTURED = {"json": "json_schema", "regex": "regex", "choice": "choices"}
 NEUTRAL: dict[str, list[Any]] = {"grammar": [], "structural_tag": [], "whitespace_pattern": []}
-# Which library holds an answer to its form, and how; none of it changes what fits.
+# The choice of a backend does not change which answers are valid.
 IGNORED = {"guided_decoding_backend": text}
 IGNORED_STRUCTURED = {"_backend": text, "backend": text} | dict.fromkeys(
     ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "_backend_was_auto"), flag
 )
-PLACES = ("guided_json", "structured_outputs.json")  # where a schema stands that errors are about
+SCHEMA_FIELDS = ("guided_json", "structured_outputs.json")  # fields with a schema whose place errors name
 
 
 def take_form(fields: Fields) -> dict[str, Any]:
-    """Returns `choices`, `regex` or `json_schema` of a request, if it has one of them in any of its forms."""
-    taken: list[tuple[str, str, Any]] = []  # the field, the option and its value
+    """Returns the option `choices`, `regex` or `json_schema` of a request, under any of its names; or nothing."""
+    options: list[tuple[str, str, Any]] = []  # the field, the option and its value
     for name in FORMS:
-        taken.append((name, name, fields.take(name, _checked(name), None)))
+        options.append((name, name, fields.take(name, _check_for(name), None)))
     for name, option in GUIDED.items():
-        taken.append((name, option, fields.take(name, _checked(option), None)))
-    taken.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
-    taken += _structured_outputs(fields)
+        options.append((name, option, fields.take(name, _check_for(option), None)))
+    options.append(("response_format", "json_schema", fields.take("response_format", _schema, None)))
+    options += _structured_outputs(fields)
     fields.ignore(IGNORED)
     fields.only({"guided_whitespace_pattern": []})
-    stated = [(field, option, value) for field, option, value in taken if value not in (None, [])]
+    stated = [(field, option, value) for field, option, value in options if value not in (None, [])]
     if len(stated) > 1:
-        one, other = stated[0][0], stated[1][0]
-        raise wrong(other, f"{one} beside {other}; an answer has one form, so give one of them")
+        first, second = stated[0][0], stated[1][0]
+        raise wrong(second, f"{first} with {second}; an answer has one form, so give one of them")
     if stated and importlib.util.find_spec("outlines_core") is None:
         raise wrong(stated[0][0], f"{stated[0][0]} needs outlines-core, which is not installed here; leave it out")
-    return {option: schema_at(field, value) if field in PLACES else value for field, option, value in stated}
+    return {option: schema_at(field, value) if field in SCHEMA_FIELDS else value for field, option, value in stated}
 
 
 def schema_of_response_format(value: Any) -> Mapping[str, Any] | bool | None:
-    """Returns the schema that OpenAI's `response_format` means; None for text.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """Returns the schema of OpenAI's `response_format`; None for text. Raises ValueError if it is not valid."""
     expected = (
         'expected {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema": ...}}'
     )
@@ -74,18 +70,20 @@ def _schema(name: str, value: Any) -> Any:
 
 
 def _structured_outputs(fields: Fields) -> list[tuple[str, str, Any]]:
-    where, inner = "structured_outputs.", fields.object("structured_outputs")
-    taken = [(where + name, option, inner.take(name, _checked(option), None)) for name, option in STRUCTURED.items()]
+    prefix, inner = "structured_outputs.", fields.object("structured_outputs")
+    options = [
+        (prefix + name, option, inner.take(name, _check_for(option), None)) for name, option in STRUCTURED.items()
+    ]
     if inner.take("json_object", flag, False):
-        taken.append((where + "json_object", "json_schema", ANY_OBJECT))
+        options.append((prefix + "json_object", "json_schema", ANY_OBJECT))
     inner.only(NEUTRAL)
     inner.ignore(IGNORED_STRUCTURED)
-    return taken
+    return options
 
 
-def _checked(option: str) -> Check[Any]:
+def _check_for(option: str) -> Check[Any]:
     def check(name: str, value: Any) -> Any:
-        if value == [] and option == "choices":  # as vLLM's clients send it where there is nothing to choose from
+        if value == [] and option == "choices":  # vLLM's clients send an empty list by default
             return value
         try:
             check_processing({option: value})

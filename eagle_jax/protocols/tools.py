@@ -1,4 +1,4 @@
-"""Fields of requests that name the functions which an answer may call."""
+"""Parses the tools of a request."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from eagle_jax.fields import Fields, anything, flag, wrong
 FUNCTION = ("name", "description", "parameters", "strict")
 
 
-def tools_of(fields: Fields) -> Tools | None:
-    """Returns the functions of a request; None where none may be called. Raises `FieldError`."""
+def take_tools(fields: Fields) -> Tools | None:
+    """Returns the tools of a request; None if none may be called. Raises `FieldError`."""
     parallel = fields.take("parallel_tool_calls", flag, True)
     tools, choice = (fields.take(name, anything, None) for name in ("tools", "tool_choice"))
     if isinstance(tools, list):
@@ -21,7 +21,7 @@ def tools_of(fields: Fields) -> Tools | None:
 
 
 def _without_ignored(fields: Fields, name: str, tool: Any) -> Any:
-    """Returns a tool without ignored fields; a value that is not a tool stays as it is."""
+    """Returns a tool without ignored fields; a value that is not a tool is returned unchanged."""
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool

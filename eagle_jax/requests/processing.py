@@ -12,36 +12,34 @@ from eagle_jax.structured.checks import FORMS, checked_choices, checked_json_sch
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.table_sizes import Words
 
-LARGEST_PENALTY, LARGEST_BIAS = 2, 100  # as in OpenAI's requests
-LARGEST_MIN = 2**31 - 1  # of tokens before which no stop token may come
-MAX_REPETITION = 100.0  # and one hundredth at least: far more than anybody wants, and logits stay finite
+MAX_PENALTY, MAX_BIAS = 2, 100  # as in OpenAI's requests
+MAX_MIN_TOKENS = 2**31 - 1
+MAX_REPETITION = 100.0  # the minimum is its inverse; logits stay finite
 
 
 class Processing(TypedDict, total=False):
-    """Options that depend on the text so far, under the names of vLLM and transformers; each is one value for all
-    prompts, or a list with one for each.
-
-    They are functions of the request and of the text before a token, so they change no text between drafters.
+    """Options that adjust logits, under the names of vLLM and transformers; each is one value for all prompts, or a
+    list with one per prompt. They depend only on the request and the text so far, so no drafter changes their effect.
 
     Attributes:
-        repetition_penalty: divides positive logits of tokens that are in prompt or answer, and multiplies negative
-            ones; 0.01 to 100, 1 is off.
-        presence_penalty: subtracted from the logits of tokens that are in the answer, -2 to 2.
-        frequency_penalty: subtracted once for each time that a token is in the answer, -2 to 2.
+        repetition_penalty: divides positive logits of tokens in the prompt or the answer, and multiplies negative ones;
+            0.01 to 100, 1 is off.
+        presence_penalty: subtracted from the logits of tokens in the answer, -2 to 2.
+        frequency_penalty: subtracted for each occurrence of a token in the answer, -2 to 2.
         logit_bias: added to logits before the penalties, by token id, -100 to 100.
-        min_tokens: tokens of the answer before which no stop token may come.
-        ignore_eos: the model's own stop tokens end nothing.
-        stop_token_ids: tokens that end an answer as the model's own do, and are part of it.
-        bad_words: texts that must not be written; the last token of each is banned where it would complete it.
-        allowed_token_ids: the only tokens that may come.
-        choices: the texts that the answer may be.
-        regex: an expression that the whole answer matches, in the syntax of Rust's `regex`.
-        json_schema: a schema that the answer fits; `{"type": "object"}` is any JSON object, nested five deep at most.
-            Of these three a request has one.
-        form_between: texts before and after the form, such as a model has around its answer.
-        form_reasoning: the marks that begin and end the model's reasoning, which may come before the form; the first is
-            "" where the prompt has it already.
-        call_schema: a schema that the answer may fit instead of its form, as a call of a function does.
+        min_tokens: number of tokens before which no stop token is allowed.
+        ignore_eos: whether to ignore the model's own stop tokens.
+        stop_token_ids: further tokens that end an answer; they are part of it.
+        bad_words: texts that are not generated; the token that would complete one is banned.
+        allowed_token_ids: the only tokens that are allowed.
+        choices: the possible texts of the answer.
+        regex: a regular expression that the whole answer matches, in the syntax of Rust's `regex`.
+        json_schema: a JSON schema of the answer; `{"type": "object"}` is any JSON object with up to five levels. A
+            request has at most one of these three.
+        form_between: texts before and after the structured output.
+        form_reasoning: marks that begin and end optional reasoning before it; the first is "" if the prompt ends with
+            it already.
+        call_schema: an alternative schema of the answer, for a tool call.
     """
 
     repetition_penalty: float | Sequence[float]
@@ -61,12 +59,12 @@ class Processing(TypedDict, total=False):
     call_schema: Mapping[str, Any] | str | bool | Sequence[Mapping[str, Any] | str | bool | None] | None
 
 
-LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "form_between", "form_reasoning")
+LIST_OPTIONS = ("stop_token_ids", "bad_words", "allowed_token_ids", "choices", "form_between", "form_reasoning")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogitsOptions:
-    """The options of `Processing` for one request, as `check_processing` makes them."""
+    """The options of `Processing` for one request, as returned by `check_processing`."""
 
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
@@ -86,31 +84,25 @@ class LogitsOptions:
 
     @functools.cached_property
     def form(self) -> Form | None:
-        """The form of the answer; None if the request states none.
-
-        Raises:
-            ValueError: there are several forms, or the answer may not end where it is complete.
-        """
+        """The form of the answer; None for free text. Raises ValueError if options contradict each other."""
         named = [(name, getattr(self, name)) for name in FORMS]
         forms = [Form(name, value) for name, value in named if value is not None]
         if len(forms) > 1:
             raise ValueError(f"{forms[0].name} and {forms[1].name} both give the form of the answer; give one of them")
         if forms and self.ignore_eos:
-            raise ValueError(
-                f"ignore_eos beside {forms[0].name}: an answer ends when it is complete; leave one of them out"
-            )
+            raise ValueError(f"ignore_eos with {forms[0].name}, whose answers end when complete; leave one of them out")
         if (any(self.form_between) or self.form_reasoning or self.call_schema is not None) and not forms:
             raise ValueError(
                 "form_between, form_reasoning and call_schema go with a form of the answer; give one, or leave them out"
             )
         call = None if self.call_schema is None else Form("json_schema", self.call_schema)
-        more: dict[str, Any] = dict(between=self.form_between, call=call, reasoning=self.form_reasoning)
-        return dataclasses.replace(forms[0], **more) if forms else None
+        parts: dict[str, Any] = dict(between=self.form_between, call=call, reasoning=self.form_reasoning)
+        return dataclasses.replace(forms[0], **parts) if forms else None
 
     @functools.cached_property
     def changes_logits(self) -> bool:
-        """Whether any of them needs a `LogitsParams`."""
-        neutral = {"ignore_eos": self.ignore_eos, "stop_token_ids": self.stop_token_ids}  # they end answers, no more
+        """Whether any option needs a `LogitsParams`."""
+        neutral = {"ignore_eos": self.ignore_eos, "stop_token_ids": self.stop_token_ids}  # these only end answers
         return any(
             getattr(self, field.name) != neutral.get(field.name, field.default)
             for field in dataclasses.fields(LogitsOptions)
@@ -118,10 +110,10 @@ class LogitsOptions:
 
 
 def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of one request, those of `Processing` checked and hashable; without those that are None.
+    """Checks the options of `Processing` among a request's options, makes them hashable, and drops those that are None.
 
     Raises:
-        ValueError: one is out of its range, or of another kind.
+        ValueError: a value is out of range or has the wrong type.
     """
     checked = {
         name: _CHECKS[name](name, value) for name, value in values.items() if name in _CHECKS and value is not None
@@ -129,7 +121,7 @@ def check_processing(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in _CHECKS} | checked
 
 
-def _repetition(name: str, value: Any) -> float:
+def _repetition_penalty(name: str, value: Any) -> float:
     if not 1 / MAX_REPETITION <= finite(name, value) <= MAX_REPETITION:
         low, high = 1 / MAX_REPETITION, MAX_REPETITION
         raise ValueError(f"{name}={value}; expected a number from {low:g} to {high:g}, 1 is off")
@@ -137,14 +129,14 @@ def _repetition(name: str, value: Any) -> float:
 
 
 def _penalty(name: str, value: Any) -> float:
-    if abs(finite(name, value)) > LARGEST_PENALTY:
-        raise ValueError(f"{name}={value}; expected a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, 0 is off")
+    if abs(finite(name, value)) > MAX_PENALTY:
+        raise ValueError(f"{name}={value}; expected a number from -{MAX_PENALTY} to {MAX_PENALTY}, 0 is off")
     return float(value)
 
 
 def _min_tokens(name: str, value: Any) -> int:
-    if whole_number(name, value, 0) > LARGEST_MIN:
-        raise ValueError(f"{name}={value}; expected a whole number from 0 to {LARGEST_MIN}")
+    if whole_number(name, value, 0) > MAX_MIN_TOKENS:
+        raise ValueError(f"{name}={value}; expected a whole number from 0 to {MAX_MIN_TOKENS}")
     return int(value)
 
 
@@ -154,7 +146,7 @@ def _flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+def _logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     try:
         pairs = dict(value)  # a mapping, or the pairs that this function returns
     except (TypeError, ValueError):
@@ -167,8 +159,8 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         if int(id_) in biases:
             raise ValueError(f"{name} has the token id {id_} twice; expected each once")
         bias = finite(f"{name}[{id_}]", bias)
-        if abs(bias) > LARGEST_BIAS:
-            raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{LARGEST_BIAS} to {LARGEST_BIAS}")
+        if abs(bias) > MAX_BIAS:
+            raise ValueError(f"{name}[{id_}]={bias}; expected a number from -{MAX_BIAS} to {MAX_BIAS}")
         biases[int(id_)] = bias
     return tuple(biases.items())
 
@@ -183,7 +175,7 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(int(id_) for id_ in ids)
 
 
-def _allowed(name: str, value: Any) -> tuple[int, ...]:
+def _allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
     ids = _token_ids(name, value)
     if not ids:
         raise ValueError(f"{name} is empty; expected at least one token id, or None to allow every token")
@@ -193,20 +185,20 @@ def _allowed(name: str, value: Any) -> tuple[int, ...]:
 def _bad_words(name: str, value: Any) -> tuple[str, ...]:
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, Sequence) or not all(isinstance(word, str) and word.strip() for word in words):
-        raise ValueError(f"{name}={value!r}; expected texts that are not blank")
+        raise ValueError(f"{name}={value!r}; expected a list of texts that are not blank")
     return tuple(words)
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "repetition_penalty": _repetition,
+    "repetition_penalty": _repetition_penalty,
     "presence_penalty": _penalty,
     "frequency_penalty": _penalty,
-    "logit_bias": _biases,
+    "logit_bias": _logit_bias,
     "min_tokens": _min_tokens,
     "ignore_eos": _flag,
     "stop_token_ids": _token_ids,
     "bad_words": _bad_words,
-    "allowed_token_ids": _allowed,
+    "allowed_token_ids": _allowed_token_ids,
     "choices": checked_choices,
     "regex": checked_regex,
     "json_schema": checked_json_schema,
@@ -217,11 +209,11 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 
 
 def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words:
-    """Returns the token sequences that spell each word at the beginning of a text and after a space. Those with a token
-    beyond the vocabulary, which is never drawn, are left out.
+    """Returns the token sequences of each word at the beginning of a text and after a space, without sequences that
+    have a token beyond the vocabulary, which is never drawn.
 
     Raises:
-        ValueError: there are words and no tokenizer, or one that spells a word with no token.
+        ValueError: there is no tokenizer, or a word has no tokens.
     """
     if words and tokenizer is None:
         raise ValueError("bad words need a tokenizer, but the model's folder holds none; leave bad_words out")
@@ -231,19 +223,19 @@ def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words
         if not bare or not spaced:
             raise ValueError(f"bad word {word!r} has no token; leave it out")
         spellings.append(bare)
-        if spaced[-len(bare) :] != bare:  # else that of the bare word is in it
+        if spaced[-len(bare) :] != bare:  # otherwise banning the bare word suffices
             spellings.append(spaced)
     return tuple(dict.fromkeys(word for word in spellings if max(word) < vocab_size))
 
 
 def check_ids(options: LogitsOptions, vocab_size: int) -> None:
-    """Refuses token ids that the model does not have."""
-    named = {
+    """Raises ValueError for token ids that the model does not have."""
+    ids_by_option = {
         "logit_bias": [id_ for id_, _ in options.logit_bias],
         "stop_token_ids": options.stop_token_ids,
         "allowed_token_ids": options.allowed_token_ids or (),
     }
-    for name, ids in named.items():
+    for name, ids in ids_by_option.items():
         for id_ in ids:
             if id_ >= vocab_size:
                 raise ValueError(f"{name} has the token id {id_}; the model's vocabulary ends at {vocab_size - 1}")

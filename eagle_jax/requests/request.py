@@ -1,4 +1,4 @@
-"""Requests, and what there is of their answers."""
+"""Requests and their partial outputs."""
 
 import dataclasses
 import threading
@@ -19,18 +19,18 @@ from eagle_jax.text.detokenize import has_text, special_ids
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One answer to make.
+    """A request for one answer.
 
     Attributes:
         index: number of its prompt within a call.
         prompt: token ids.
-        options: how the answer is drawn, and where it ends.
+        options: sampling and stopping options.
         seed: seed of the noise.
-        sample: number of the answer among several to one prompt and seed; part of what seeds the noise.
-        bad_words: the tokens of the options' bad words.
-        structured: the automaton of its structured output and what it cost; None for free text.
-        cache_salt: prompts with another one share nothing that was read.
-        submitted: when it was submitted, by `time.perf_counter`.
+        sample: number of the answer among several to one prompt and seed; it seeds the noise too.
+        bad_words: token sequences of the options' bad words.
+        structured: automaton of its structured output, with the time to compile it; None for free text.
+        cache_salt: prompts with different salts share no cached prefix.
+        submitted: time of submission, by `time.perf_counter`.
     """
 
     index: int
@@ -45,13 +45,13 @@ class Request:
 
     @property
     def automaton(self) -> TokenAutomaton | None:
-        """The automaton of its structured output; None without one."""
+        """The automaton of its structured output; None for free text."""
         assert self.options.form is None or self.structured is not None, "with_form was not called"
         return None if self.structured is None else self.structured.automaton
 
 
 DUMMY_OPTIONS = Options(max_new_tokens=1, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False)
-DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # of an unused row
+DUMMY_REQUEST = Request(index=-1, prompt=[0], options=DUMMY_OPTIONS, seed=0, sample=0)  # for an unused row
 WITH_TABLES = dataclasses.replace(DUMMY_REQUEST, options=dataclasses.replace(DUMMY_OPTIONS, presence_penalty=1.0))
 
 
@@ -60,12 +60,12 @@ class PartialOutput:
     """An answer so far.
 
     Attributes:
-        token_ids: its tokens.
-        committed_at_step: the step that committed each token, counted from 1; 0 for the first, which prefill draws.
-        logprobs: log-probabilities of each token; None unless asked for.
-        top_logprobs: the likeliest tokens at each position, with their log-probabilities; None unless asked for.
-        trees: the last draft tree before each poll by its step, from a drafter that records them.
-        seconds: spent on steps until the last poll.
+        token_ids: tokens so far.
+        committed_at_step: the step that committed each token, from 1; 0 for the first token, which prefill draws.
+        logprobs: log-probability of each token; None unless requested.
+        top_logprobs: the top tokens at each position, with their log-probabilities; None unless requested.
+        trees: the last draft tree before each poll, by step, if trees are recorded.
+        seconds: time of all steps until the last poll.
     """
 
     token_ids: Sequence[int]
@@ -94,10 +94,10 @@ def requests_for(
 ) -> list[Request]:
     """Returns a request for each of `samples` answers to each prompt, in order; `with_form` adds structured output.
 
-    A stop string that is the name of a special token, which has no text to be found in, ends the answer at that token.
+    A stop string that names a special token, which has no text, becomes a stop token.
 
     Raises:
-        ValueError, TypeError: a prompt is not one, or too long for the model's context.
+        ValueError, TypeError: a prompt is invalid, or too long for the model's context.
     """
     requests: list[Request] = []
     submitted, vocab_size = time.perf_counter(), model.target.config.vocab_size
@@ -107,7 +107,7 @@ def requests_for(
         if len(ids) >= model.context:
             raise TooLong(
                 f"{name} has {len(ids)} tokens; the model's context is {model.context}, "
-                f"so it can be {model.context - 1} at most"
+                f"so it can have at most {model.context - 1}"
             )
         check_ids(options[index], vocab_size)
         bad_words = bad_word_ids(options[index].bad_words, model.tokenizer, vocab_size)
@@ -128,7 +128,7 @@ def requests_for(
 
 
 def with_form(model: Model, request: Request, stopping: threading.Event | None = None) -> Request:
-    """Returns the request with the automaton of its structured output, if it asks for any; as `make_automaton`."""
+    """Adds the automaton of structured output to a request that has any. Raises as `make_automaton`."""
     if request.options.form is None:
         return request
     vocab_size = model.target.config.vocab_size
@@ -140,22 +140,22 @@ def with_form(model: Model, request: Request, stopping: threading.Event | None =
 
 
 def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:
-    """Returns the request, if prompt and answer have `max_tokens` at most; with `fill` its answer may be that long.
+    """Checks that prompt and answer have at most `max_tokens` together; with `fill`, sets the answer to fill them.
 
     Raises:
-        TooLong: they would have more.
+        TooLong: they may have more.
     """
     length, room = len(request.prompt), max_tokens - len(request.prompt)
     if room < 1:
         raise TooLong(
             f"the prompt has {length} tokens; this engine has room for {max_tokens} of prompt and answer "
-            f"together, so it can be {max_tokens - 1} at most"
+            f"together, so it can have at most {max_tokens - 1}"
         )
     if fill:
         return dataclasses.replace(request, options=dataclasses.replace(request.options, max_new_tokens=room))
     if request.options.max_new_tokens > room:
         raise TooLong(
             f"the prompt has {length} tokens and its answer may have {request.options.max_new_tokens}; this engine "
-            f"has room for {max_tokens} together, so ask for {room} at most"
+            f"has room for {max_tokens} together, so ask for at most {room}"
         )
     return request

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 CANCELLED = "cancelled"  # `finish_reason` of an answer that was cancelled
-FAILED = "error"  # of one that ended where the target's logits were NaN
+FAILED = "error"  # `finish_reason` of an answer that ended because the target's logits were NaN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class BudgetUse:
         nodes: nodes of the tree, root included; 1 is plain decoding.
         steps: number of steps.
         tokens: tokens that the steps committed.
-        seconds: time of the steps, which the rows of a batch share.
+        seconds: time of the steps, divided among the rows of a batch.
     """
 
     nodes: int
@@ -27,35 +27,35 @@ class BudgetUse:
 
 
 def sum_spent(parts: Iterable[BudgetUse]) -> list[BudgetUse]:
-    """Sums the uses of budgets by size, the smallest trees first."""
+    """Sums budget uses by tree size, the smallest trees first."""
     sums: dict[int, BudgetUse] = {}
-    for one in parts:
-        had = sums.get(one.nodes, BudgetUse(one.nodes, 0, 0, 0.0))
-        steps, tokens, seconds = had.steps + one.steps, had.tokens + one.tokens, had.seconds + one.seconds
-        sums[one.nodes] = BudgetUse(one.nodes, steps, tokens, seconds)
+    for part in parts:
+        total = sums.get(part.nodes, BudgetUse(part.nodes, 0, 0, 0.0))
+        steps, tokens, seconds = total.steps + part.steps, total.tokens + part.tokens, total.seconds + part.seconds
+        sums[part.nodes] = BudgetUse(part.nodes, steps, tokens, seconds)
     return [sums[nodes] for nodes in sorted(sums)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stats:
-    """How an answer was made.
+    """Statistics of an answer.
 
     Attributes:
         steps: number of steps after prefill.
         mean_accepted_length: tokens committed per step, the target's own (bonus) token included; 1.0 is plain
             decoding, nan if there was no step. It is 1 + the sum of `accepted_by_depth`.
-        accepted_lengths: tokens that each step committed, in order; with the first token, which comes with the prompt,
-            they sum to the answer's length (stop strings cut the answer, and the last step with it).
+        accepted_lengths: tokens that each step committed, in order; with the first token, which prefill draws, they sum
+            to the answer's length (a stop string truncates the last step).
         accepted_by_depth: share of the steps that committed the drafted token at depth 1, 2, ...
-        structured_seconds: spent on making the automaton of structured output; 0 if an earlier request's serves.
-        compile_seconds: spent on compiling programs that this call was the first to need.
-        prefill_seconds: from the prompt on the device to the first token. All answers of one batch share their times.
-        first_token_seconds: from the request to the first token at hand: making tokens of the prompt, waiting for a
-            place, and the prefill; nan for an answer without a token.
-        decode_seconds: from the first token to the last poll of the answer; in a batch, time that others took too.
+        structured_seconds: time to compile the automaton of structured output; 0 if it was cached.
+        compile_seconds: time to compile programs that this call needed first.
+        prefill_seconds: time from the prompt on the device to the first token, the same for a whole batch.
+        first_token_seconds: time from submission to the first token: tokenization, queue and prefill; nan for an answer
+            without a token.
+        decode_seconds: time from the first token to the last poll of the answer, shared by all rows of a batch.
         tokens_per_second: tokens after the first over `decode_seconds`; nan for an answer of one token.
-        cached_tokens: tokens of the prompt that were not read anew, since an earlier prompt began with the same ones.
-        spent: steps, tokens and seconds by the size of the trees, which may change while an answer is made.
+        cached_tokens: tokens of the prompt that came from the prefix cache.
+        spent: steps, tokens and seconds by tree size, which may change during an answer.
     """
 
     steps: int
@@ -74,16 +74,13 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptLogprobs:
-    """What the target thinks of a text that is there already: a value for each of its tokens.
-
-    The first token, which nothing comes before, has None for each value.
+    """Log-probabilities of a given text under the target. All values of the first token are None.
 
     Attributes:
-        token_ids: the tokens.
-        logprobs: log softmax(logits)[token] of each, as `Result.logprobs` are.
-        ranks: 1 for the likeliest token in its place, 2 for the next, ...
-        top_logprobs: the likeliest tokens at each position, best first, with their log-probabilities; None
-            unless asked for.
+        token_ids: tokens of the text.
+        logprobs: log softmax(logits)[token] of each token, as in `Result.logprobs`.
+        ranks: rank of each token among all tokens at its position; 1 is the most likely.
+        top_logprobs: the top tokens at each position, best first, with their log-probabilities; None unless requested.
     """
 
     token_ids: list[int]
@@ -98,15 +95,15 @@ class Result:
 
     Attributes:
         text: the answer without special tokens, cut before a stop string.
-        token_ids: its tokens, a stop token included; they end with the token that completed a stop string.
+        token_ids: generated tokens, up to a stop token or the token that completed a stop string.
         finish_reason: "stop" (a stop token or stop string), "length" (`max_new_tokens`, or the end of the context),
             "cancelled", or "error": the target's logits became NaN, so no token can be drawn.
-        logprobs: log softmax(logits)[token] of each token, at any temperature; None unless asked for.
-        prompt_tokens: tokens of the prompt.
-        stats: how it was made.
-        top_logprobs: the likeliest tokens at each position, best first, with their log-probabilities as above;
-            None unless asked for.
-        prompt_logprobs: the prompt's own, of a request to `Engine.submit_scores`, whose answer is empty; else None.
+        logprobs: log softmax(logits)[token] of each token, without temperature; None unless requested.
+        prompt_tokens: number of tokens of the prompt.
+        stats: statistics.
+        top_logprobs: the top tokens at each position, best first, with their log-probabilities; None unless requested.
+        prompt_logprobs: log-probabilities of the prompt, for `Engine.submit_scores`, where the answer is empty; else
+            None.
     """
 
     text: str
@@ -121,17 +118,15 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One draft tree and what became of it, node by node (n nodes).
+    """One draft tree and the result of its verification.
 
     Attributes:
         tokens: token of each node; node 0 is the root.
         parents: index of each node's parent; -1 for the root.
-        valid: whether the node is a guess at all.
+        valid: whether each node is a drafted token, not padding.
         draws: the token that the target drew after each node.
-        accepted: indices of the nodes that were committed, the root first; of siblings with the same token, which are
-            one to the target, the first stands for all.
-        scores: the drafter's log-probability of the path to each node, -inf for one that is no guess; None where the
-            drafter has none.
+        accepted: indices of the committed nodes, the root first; the first of siblings with the same token counts.
+        scores: the drafter's log-probability of the path to each node, -inf for padding; None if the drafter has none.
     """
 
     tokens: list[int]
@@ -147,16 +142,16 @@ class Chunk:
     """A piece of a streamed answer.
 
     Attributes:
-        index: which of the prompts it belongs to.
-        text: whole characters that are new and final.
-        token_ids: tokens that are new; their text may come with a later chunk.
-        result: the complete answer, with its last chunk; None before.
-        accepted_lengths: tokens of these that each step committed, in order; the first token of an answer
-            comes with the prompt.
-        logprobs: log-probabilities of the new tokens; None unless asked for.
-        seconds: from the first token to the poll that found these, as `Stats.decode_seconds` counts them.
-        step: the draft tree of the step that the last of them came with, from an engine that records trees.
-        top_logprobs: the likeliest tokens at the new positions; None unless asked for.
+        index: index of the prompt.
+        text: new complete characters, which are final.
+        token_ids: new tokens; their text may follow in a later chunk.
+        result: the complete answer, in its last chunk; None before.
+        accepted_lengths: number of the new tokens that each step committed, in order, without the token that prefill
+            draws.
+        logprobs: log-probabilities of the new tokens; None unless requested.
+        seconds: time from the first token to the poll that found these, as in `Stats.decode_seconds`.
+        step: draft tree of the step that committed the last of these tokens, if the engine records trees.
+        top_logprobs: the top tokens at the new positions; None unless requested.
     """
 
     index: int
@@ -171,7 +166,7 @@ class Chunk:
 
 
 def without_nan(value: Any) -> Any:
-    """Replaces numbers that JSON lacks by None, in dicts and lists too: the speed of an answer of one token."""
+    """Replaces NaN and infinities, which JSON lacks, by None, also inside dicts and lists."""
     if isinstance(value, dict):
         return {key: without_nan(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

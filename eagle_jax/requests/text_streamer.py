@@ -1,4 +1,4 @@
-"""The answer to one request as chunks, while it is being made."""
+"""Streams the answer to one request in chunks."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -10,21 +10,21 @@ from eagle_jax.text.detokenize import IncrementalDetokenizer, settled
 
 
 class TextStreamer:
-    """Turns the growing output of one request into chunks of whole characters, which join to the text of its result.
+    """Turns the growing output of one request into chunks of complete characters, which join to the result's text.
 
     Attributes:
-        finished: whether the chunk with the result was given.
+        finished: whether the chunk with the result was returned.
     """
 
     def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]):
         self._index, self._stop = index, stop
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
-        self._pending = ""  # whole characters that may begin a stop string
-        self._length, self._tokens = 0, 0  # what was given
+        self._pending = ""  # complete characters that may begin a stop string
+        self._length, self._tokens = 0, 0  # characters and tokens returned so far
         self.finished = False
 
     def chunks(self, output: PartialOutput, result: Result | None, *, by_step: bool = False) -> Iterator[Chunk]:
-        """Yields the new output in one chunk, or `by_step` in one for each step; nothing if there is none."""
+        """Yields the new output, if there is any, in one chunk, or with `by_step` in one chunk per step."""
         self.finished = result is not None
         sizes = [size for _, size in _by_step(output.committed_at_step[self._tokens :])] if by_step else []
         for size in sizes[:-1]:
@@ -55,6 +55,6 @@ class TextStreamer:
 
 
 def _by_step(committed_at_step: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields steps, with the number of tokens that each committed; step 0 is prefill."""
+    """Yields each step with the number of tokens that it committed; step 0 is prefill."""
     for step, tokens in itertools.groupby(committed_at_step):
         yield step, len(list(tokens))

@@ -1,4 +1,4 @@
-"""A handle on one request that an engine took."""
+"""A handle on one request of an engine."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from eagle_jax.requests.text_streamer import TextStreamer
 
 
 class EngineError(RuntimeError):
-    """The engine could not make the answer; the request itself was in order."""
+    """The engine failed; the request itself was valid."""
 
 
 class QueueFull(RuntimeError):
@@ -21,19 +21,19 @@ class QueueFull(RuntimeError):
 
 
 class EngineClosed(RuntimeError):
-    """The engine was closed, or cannot go on, and takes no requests."""
+    """The engine was closed or has failed, and accepts no requests."""
 
 
-def refuse_full_queue(waiting: int, more: int, places: int) -> None:
-    """Raises QueueFull where `more` requests do not fit after those that wait."""
-    if waiting + more > places:
+def refuse_full_queue(waiting: int, added: int, max_queue: int) -> None:
+    """Raises QueueFull if `added` requests do not fit into the queue."""
+    if waiting + added > max_queue:
         raise QueueFull(
-            f"{waiting} of {places} places in the queue are taken and {more} were asked for; ask again later"
+            f"{waiting} of {max_queue} places in the queue are taken and {added} were asked for; ask again later"
         )
 
 
 class Answer(NamedTuple):
-    """What there is of an answer: its output so far, and its result or the error that ended it."""
+    """State of an answer: its output so far, and its result or the error that ended it."""
 
     output: PartialOutput = NO_OUTPUT
     result: Result | None = None
@@ -45,20 +45,20 @@ class Answer(NamedTuple):
 
 
 class Ticket:
-    """The answer to one request, as it grows; to be read from any thread, and from asyncio:
+    """The growing answer to one request; it may be read from any thread, and from asyncio:
 
         for chunk in ticket: ...
         async for chunk in ticket: ...
         result = ticket.result()
 
-    A slow reader misses nothing and delays nobody: what came meanwhile is in the next chunk. `chunks` and
-    `achunks` follow several tickets at once.
+    Slow readers lose nothing and block nobody: the next chunk has all new output. `chunks` and `achunks` follow several
+    tickets.
 
     Attributes:
-        request: the request that this ticket is for.
-        waited: seconds in the queue; None while it waits.
-        to_first: seconds to the first token, the queue included; None before.
-        seconds: from submission to the end; None before.
+        request: the request.
+        waited: seconds in the queue; None while it is queued.
+        to_first: seconds from submission to the first token; None before it.
+        seconds: seconds from submission to the end; None before it.
     """
 
     def __init__(self, request: Request, tokenizer: Any, on_cancel: Callable[["Ticket"], None]):
@@ -74,13 +74,11 @@ class Ticket:
 
     @property
     def over(self) -> bool:
-        """Whether there is a result, or an error."""
+        """Whether there is a result or an error."""
         return self.latest.is_complete
 
     def cancel(self) -> None:
-        """Ends the answer where it is, with `finish_reason` "cancelled"; its place is free for others at once. Has
-        no effect on the result of an answer that is complete.
-        """
+        """Ends the answer with `finish_reason` "cancelled" and frees its row; a complete answer does not change."""
         self.cancelled = True
         self._on_cancel(self)
 
@@ -88,25 +86,25 @@ class Ticket:
         """Waits for the answer.
 
         Raises:
-            TimeoutError: it takes longer than `timeout` seconds; it is not cancelled.
-            EngineError: the engine failed while it made this answer.
+            TimeoutError: the answer takes longer than `timeout` seconds; it is not cancelled.
+            EngineError: the engine failed.
         """
         changed = threading.Event()
-        until = None if timeout is None else time.perf_counter() + timeout
+        deadline = None if timeout is None else time.perf_counter() + timeout
         with self.waking(changed.set):
             while True:
                 changed.clear()
                 result = self._settled()
                 if result is not None:
                     return result
-                left = None if until is None else until - time.perf_counter()
-                if left is not None and left <= 0 or not changed.wait(left):
+                remaining = None if deadline is None else deadline - time.perf_counter()
+                if remaining is not None and remaining <= 0 or not changed.wait(remaining):
                     raise TimeoutError(
                         f"no answer after {timeout} seconds; the request is still running, cancel() ends it"
                     )
 
     async def aresult(self) -> Result:
-        """Waits as `result` does, for asyncio."""
+        """Waits for the answer as `result` does, for asyncio."""
         changed = asyncio.Event()
         with self.waking(_threadsafe_setter(changed)):
             while True:
@@ -140,18 +138,18 @@ class Ticket:
                 self._wakers.remove(waker)
 
     def begin(self) -> None:
-        """Notes how long the request waited; the engine calls it when the request leaves the queue."""
+        """Records the time in the queue; called by the engine when the request leaves it."""
         self.waited = time.perf_counter() - self.request.submitted
 
     def update(self, output: PartialOutput, result: Result | None = None, error: EngineError | None = None) -> None:
-        """Takes what there is of the answer, and wakes its readers; the engine calls it."""
+        """Stores the state of the answer and wakes its readers; called by the engine."""
         now = time.perf_counter() - self.request.submitted
         if self.to_first is None and output.token_ids:
             self.to_first = now
         latest = Answer(output, result, error)
         if latest.is_complete:
             self.seconds = now
-        self.latest = latest  # after the times, which a reader of a complete answer expects
+        self.latest = latest  # set last: readers of a complete answer expect the times
         with self._lock:
             wakers = list(self._wakers)
         for waker in wakers:
@@ -159,13 +157,13 @@ class Ticket:
 
 
 def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chunk]:
-    """Yields the chunks of several tickets, as they come; `index` is the place in `tickets`.
+    """Yields the chunks of several tickets as they arrive; `index` is the index in `tickets`.
 
     Args:
-        by_step: one chunk for each step.
+        by_step: whether to yield one chunk per step.
 
     Raises:
-        EngineError: the engine failed while it made one of the answers.
+        EngineError: the engine failed.
     """
     changed, reader = threading.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
@@ -180,7 +178,7 @@ def chunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> Iterator[Chun
 
 
 async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncIterator[Chunk]:
-    """Yields what `chunks` does, for asyncio."""
+    """Yields the chunks of several tickets as `chunks` does, for asyncio."""
     changed, reader = asyncio.Event(), _Reader(tickets, by_step)
     with contextlib.ExitStack() as stack:
         for ticket in tickets:
@@ -195,11 +193,11 @@ async def achunks(tickets: Sequence[Ticket], *, by_step: bool = False) -> AsyncI
 
 
 def _threadsafe_setter(changed: asyncio.Event) -> Callable[[], None]:
-    """Returns a function that sets an event of the running loop and may be called from any thread."""
+    """Returns a function that sets an event of the running loop from any thread."""
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # a loop that is closed waits for nothing
+        with contextlib.suppress(RuntimeError):  # nobody waits in a closed loop
             loop.call_soon_threadsafe(changed.set)
 
     return wake

@@ -91,7 +91,7 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
 def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -> list[Drafter]:
     """Returns the drafter that is expected to be fastest for so many rows, and others that may turn out to be."""
     expected = choice.for_batch(rows, slots)
-    return [expected, *choice.others(rows, expected)] if some_rows else [expected]
+    return [expected, *choice.alternatives(rows, expected)] if some_rows else [expected]
 
 
 def _sizes(most: int) -> list[int]:

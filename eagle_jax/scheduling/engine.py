@@ -170,7 +170,7 @@ class Engine:
         return [] if self._scheduler.measured is None else self._scheduler.measured.spent()
 
     def findings(self) -> list[Budget]:
-        """Returns the fastest trees so far, for `budgets.keep`; none where a tree was asked for or little was run."""
+        """Returns the fastest trees so far, for `budgets.save`; none where a tree was asked for or little was run."""
         measured = self._scheduler.measured
         return [] if measured is None else measured.findings(self._choice, self._scheduler.shape.slots)
 

@@ -8,7 +8,7 @@ import numpy as np
 from eagle_jax.decoding.processor import BANNED, NOT_ALLOWED, LogitsParams
 from eagle_jax.requests.processing import LogitsOptions
 from eagle_jax.structured.automaton_cache import automata_of
-from eagle_jax.structured.table_sizes import TableSizes, Words, sizes_for, smallest
+from eagle_jax.structured.table_sizes import TableSizes, Words, sizes_for, smallest_covering
 from eagle_jax.structured.token_automaton import TokenAutomaton
 
 LogitsRow = tuple[LogitsOptions, Words, TokenAutomaton | None]  # with the tokens of bad words and the form's automaton
@@ -27,7 +27,7 @@ def processor_of(rows: Sequence[LogitsRow], vocab_size: int, ready: Sequence[Tab
 
 def sizes_of(rows: Sequence[LogitsRow], ready: Sequence[TableSizes]) -> TableSizes:
     """Returns the sizes of the tables of these rows."""
-    return smallest(ready, sizes_for([words for _, words, _ in rows], [automaton for _, _, automaton in rows]))
+    return smallest_covering(ready, sizes_for([words for _, words, _ in rows], [automaton for _, _, automaton in rows]))
 
 
 def static_rows(rows: Sequence[LogitsRow], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import dataclasses
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.drafters.base import Drafter
-from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
+from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, setup
 from eagle_jax.methods.choice import Choice
 from eagle_jax.methods.registry import TUNED
 from eagle_jax.scheduling.by_load import ByLoad
@@ -147,7 +147,7 @@ def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
 
 
 def _budget(choice: Choice, rows: int, slots: int, plain: Spent, best: Spent, tree: TreeShape) -> Budget:
-    device, model, mesh, method = place(choice.model, choice.method)
+    device, model, mesh, method = setup(choice.model, choice.method)
     return Budget(
         device=device,
         model=model,

@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server over engines of the api; it needs the extra `serve`.
+"""An OpenAI-compatible server for engines; it needs the extra `serve`.
 
-Starlette and not FastAPI: fields are checked here anyway, so that errors have OpenAI's form and one sentence each.
+It uses Starlette, not FastAPI, since requests are validated here: errors have OpenAI's format and are one sentence.
 """
 
 from eagle_jax.serving.app import create_app

@@ -1,4 +1,4 @@
-"""The application: what answers at which address."""
+"""The ASGI application: routes, authentication, error handlers."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,24 @@ from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, 
 import eagle_jax
 from eagle_jax.api import Engine
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.answering import AnswerFormats
 from eagle_jax.protocols.anthropic import Messages, messages_call
+from eagle_jax.protocols.base import AnswerFormats
 from eagle_jax.protocols.calls import chat_call, completion_call
 from eagle_jax.protocols.chat import Chat
 from eagle_jax.protocols.completions import Completion
 from eagle_jax.protocols.responses import Responses
 from eagle_jax.protocols.responses_call import responses_call
-from eagle_jax.serving.answering import endpoint
-from eagle_jax.serving.errors import Json, Refused, on_gone, on_http, on_refused, on_unexpected, on_wrong_field
-from eagle_jax.serving.service import Limits, Service, models
+from eagle_jax.serving.endpoint import endpoint
+from eagle_jax.serving.errors import (
+    ErrorResponse,
+    JsonResponse,
+    on_disconnect,
+    on_error_response,
+    on_field_error,
+    on_http_exception,
+    on_unexpected,
+)
+from eagle_jax.serving.service import Limits, Service, models_body
 from eagle_jax.serving.tokenize import count_tokens, detokenize, tokenize
 
 ENDPOINTS = (
@@ -35,12 +43,12 @@ ENDPOINTS = (
     *("/tokenize", "/detokenize", "/version", "/health", "/metrics"),
 )
 HANDLERS: Mapping[Any, ExceptionHandler] = {
-    Refused: on_refused,
-    FieldError: on_wrong_field,
-    HTTPException: on_http,
-    ClientDisconnect: on_gone,
+    ErrorResponse: on_error_response,
+    FieldError: on_field_error,
+    HTTPException: on_http_exception,
+    ClientDisconnect: on_disconnect,
 }
-BEHIND_KEY = ("/metrics", "/tokenize", "/detokenize")
+PROTECTED_PATHS = ("/metrics", "/tokenize", "/detokenize")
 
 
 def create_app(
@@ -55,23 +63,22 @@ def create_app(
     tool_format: str | None = None,
     reasoning_format: str | None = None,
 ) -> Starlette:
-    """Returns an ASGI application that answers OpenAI's requests.
+    """Returns an ASGI application that serves OpenAI's API.
 
     Args:
-        engines: by the names that requests call models; the first is meant when a request names none.
-        limits: what one request may take.
-        api_key: what `Authorization: Bearer`, or `x-api-key`, has to bring, except to /health and /version; None lets
-            everyone in.
-        routes: pages of your own, such as `starlette.routing.Route("/", page)`; they come after the server's. They find
-            the engines in `request.app.state.service`.
-        ignore_unknown: ignores unknown fields of requests; a header of the response names them.
-        generation_config: answers requests that do not say how tokens are drawn as a model's `generation_config.json`
-            recommends, instead of at OpenAI's temperature of 1.
-        tool_format: how the models write calls of functions, one of `api.FORMATS`; None is what their chat templates
-            teach.
-        reasoning_format: how the models mark reasoning, one of `api.REASONING_FORMATS`; "none" leaves it in the text,
-            None is what their chat templates have.
-        origins: addresses of web pages that may ask too (CORS), such as `https://example.com`; "*" is all.
+        engines: engines by model name; the first serves requests that name no model.
+        limits: limits of one request.
+        api_key: key that requests must send as `Authorization: Bearer` or `x-api-key`, except to /health and /version;
+            None allows every request.
+        routes: further routes, such as `starlette.routing.Route("/", page)`; `request.app.state.service` has the
+            engines.
+        ignore_unknown: ignore unknown fields of requests; a response header names them.
+        generation_config: take default sampling options from the model's `generation_config.json` instead of OpenAI's
+            temperature of 1.
+        tool_format: format of tool calls, one of `api.FORMATS`; None detects it from the chat template.
+        reasoning_format: format of reasoning, one of `api.REASONING_FORMATS`; "none" leaves reasoning in the text, None
+            detects the format from the chat template.
+        origins: origins of web pages that may send requests (CORS), such as `https://example.com`; "*" is all.
     """
     formats = AnswerFormats(tool_format, reasoning_format)
     service = Service(engines, limits or Limits(), api_key, ignore_unknown, generation_config, formats)
@@ -80,7 +87,7 @@ def create_app(
     )
     app = Starlette(
         routes=[*_api_routes(), *routes],
-        # Starlette would answer unexpected errors outside of it, where they are neither numbered nor counted.
+        # Starlette handles unexpected errors outside the middleware, where they get no request id and are not counted.
         middleware=[
             *([pages] if origins else []),
             Middleware(AuthMiddleware, service=service),
@@ -88,7 +95,7 @@ def create_app(
         ],
         exception_handlers=HANDLERS,
     )
-    app.router.redirect_slashes = False  # an address is right or wrong
+    app.router.redirect_slashes = False
     app.state.service = service
     return app
 
@@ -96,7 +103,7 @@ def create_app(
 def _api_routes() -> list[BaseRoute]:
     return [
         Route("/v1/models", list_models, methods=["GET"]),
-        Route("/v1/models/{name:path}", one_model, methods=["GET"]),
+        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
         Route("/v1/completions", endpoint(Completion, completion_call), methods=["POST"]),
         Route("/v1/chat/completions", endpoint(Chat, chat_call), methods=["POST"]),
         Route("/v1/responses", endpoint(Responses, responses_call), methods=["POST"]),
@@ -111,26 +118,26 @@ def _api_routes() -> list[BaseRoute]:
 
 
 async def list_models(request: Request) -> Response:
-    return Json(models(request.app.state.service))
+    return JsonResponse(models_body(request.app.state.service))
 
 
-async def one_model(request: Request) -> Response:
+async def get_model(request: Request) -> Response:
     service: Service = request.app.state.service
-    name = service.name_of(request.path_params["name"])
-    return Json(next(model for model in models(service)["data"] if model["id"] == name))
+    name = service.model_name(request.path_params["name"])
+    return JsonResponse(next(model for model in models_body(service)["data"] if model["id"] == name))
 
 
 async def health(request: Request) -> Response:
-    """Responds 200 while requests are taken, else 503."""
+    """Responds 200 while requests are accepted, else 503."""
     service: Service = request.app.state.service
     loads = {name: engine.load for name, engine in service.engines.items()}
     status = "ok" if service.alive else "draining" if service.draining else "failed"
     models = {name: {"slots": load.rows, "busy": load.busy, "waiting": load.waiting} for name, load in loads.items()}
-    return Json({"status": status, "models": models}, status_code=200 if service.alive else 503)
+    return JsonResponse({"status": status, "models": models}, status_code=200 if service.alive else 503)
 
 
 async def version(request: Request) -> Response:
-    return Json({"version": eagle_jax.__version__})
+    return JsonResponse({"version": eagle_jax.__version__})
 
 
 async def metrics(request: Request) -> Response:
@@ -139,7 +146,7 @@ async def metrics(request: Request) -> Response:
 
 
 class AuthMiddleware:
-    """Every request passes here: it gets a number, shows its key, and is counted."""
+    """Checks the API key of every request, gives it an id, and counts it."""
 
     def __init__(self, app: ASGIApp, service: Service):
         self._app, self._service = app, service
@@ -148,42 +155,42 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        number = secrets.token_hex(12)
-        scope.setdefault("state", {})["id"] = number
+        request_id = secrets.token_hex(12)
+        scope.setdefault("state", {})["id"] = request_id
         address = _address(scope)
         path = address if address in ENDPOINTS else "other"
 
-        async def counted(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._service.metrics.responded(path, message["status"])
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", number.encode())]
+                self._service.metrics.count_response(path, message["status"])
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
             await send(message)
 
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            await refusal.response(address)(scope, receive, counted)
+        error = self._access_error(scope)
+        if error is not None:
+            await error.response(address)(scope, receive, send_with_id)
             return
-        with self._service.answering():
-            await self._app(scope, receive, counted)
+        with self._service.open_request():
+            await self._app(scope, receive, send_with_id)
 
-    def _refusal(self, scope: Scope) -> Refused | None:
+    def _access_error(self, scope: Scope) -> ErrorResponse | None:
         address, headers = _address(scope), dict(scope["headers"])
-        asks = address.startswith("/v1/")
-        if asks or address.startswith(BEHIND_KEY):  # a route also takes a line's end after its address
-            key = headers.get(b"x-api-key")  # Anthropic's clients send it so
-            shown = headers.get(b"authorization", b"") if key is None else b"Bearer " + key
-            if not self._service.knows(shown.decode("latin-1")):
+        is_api_call = address.startswith("/v1/")
+        if is_api_call or address.startswith(PROTECTED_PATHS):  # a route also matches a path with a trailing newline
+            key = headers.get(b"x-api-key")  # sent by Anthropic's clients
+            authorization = headers.get(b"authorization", b"") if key is None else b"Bearer " + key
+            if not self._service.is_authorized(authorization.decode("latin-1")):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
-                more = {"www-authenticate": "Bearer", "connection": "close"}
-                return Refused(401, message, code="invalid_api_key", headers=more)
-        if asks and scope["method"] == "POST" and self._service.draining:
-            message = "the server is about to stop and takes no more requests; ask again in a while"
-            return Refused(503, message, code="unavailable", headers={"retry-after": "10", "connection": "close"})
+                error_headers = {"www-authenticate": "Bearer", "connection": "close"}
+                return ErrorResponse(401, message, code="invalid_api_key", headers=error_headers)
+        if is_api_call and scope["method"] == "POST" and self._service.draining:
+            message = "the server is shutting down and accepts no more requests; ask again in a while"
+            return ErrorResponse(503, message, code="unavailable", headers={"retry-after": "10", "connection": "close"})
         return None
 
 
 def _address(scope: Scope) -> str:
-    """Returns the path that routes match, without the prefix of a mounted application or of a proxy."""
+    """Returns the path that routes match, without the prefix of a mount or a proxy."""
     path, root = scope["path"], scope.get("root_path", "")
-    inside = root and (path == root or path.startswith(f"{root}/"))
-    return path[len(root) :] if inside else path
+    is_mounted = root and (path == root or path.startswith(f"{root}/"))
+    return path[len(root) :] if is_mounted else path

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`."""
 
 import logging
 from collections.abc import Mapping
@@ -9,30 +9,30 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from eagle_jax.fields import FieldError
-from eagle_jax.protocols.answering import encoded
-from eagle_jax.protocols.anthropic import error_of
+from eagle_jax.protocols.anthropic import anthropic_error
+from eagle_jax.protocols.base import encode_json
 
 log = logging.getLogger("eagle_jax.serving")
 
-# What OpenAI calls the kinds of errors, by status; every other 4xx is an invalid request.
-TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
-PHRASES = {
+# OpenAI's error types by status; every other 4xx is an invalid request.
+ERROR_TYPES = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+MESSAGES = {
     404: "there is nothing at {path}; expected /v1/models, completions, chat/completions, responses or messages",
-    405: "{path} does not take {method}",
+    405: "{path} does not accept {method}",
 }
 
 
-ANTHROPIC = "/v1/messages"
+ANTHROPIC_PATH = "/v1/messages"
 
 
-class Refused(Exception):
-    """A request that gets an error instead of an answer.
+class ErrorResponse(Exception):
+    """Raised to send an error as the response to a request.
 
     Attributes:
-        status: HTTP's.
+        status: HTTP status.
         message: one sentence.
-        param: the field that is wrong.
-        code: a word for programs.
+        param: the invalid field, if there is one.
+        code: OpenAI's error code.
         headers: headers of the response.
     """
 
@@ -51,50 +51,50 @@ class Refused(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error as it is sent."""
-        kind = TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        """The error in OpenAI's format."""
+        error_type = ERROR_TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
     def response(self, path: str) -> Response:
-        """Returns the response to a request at this path; Anthropic's clients get errors in their form."""
-        body = error_of(self.status, self.message) if ANTHROPIC in path else self.body
-        return Json(body, status_code=self.status, headers=self.headers)
+        """Returns the response to a request at this path; below /v1/messages it has Anthropic's format."""
+        body = anthropic_error(self.status, self.message) if ANTHROPIC_PATH in path else self.body
+        return JsonResponse(body, status_code=self.status, headers=self.headers)
 
 
-class Json(JSONResponse):
-    """JSON in UTF-8, also of a text with half a character (a lone surrogate)."""
+class JsonResponse(JSONResponse):
+    """A JSON response that may contain lone surrogates."""
 
     def render(self, content: Any) -> bytes:
-        return encoded(content)
+        return encode_json(content)
 
 
-async def on_refused(request: Request, error: Exception) -> Response:
-    """Returns the response to a request that was refused."""
-    assert isinstance(error, Refused)
+async def on_error_response(request: Request, error: Exception) -> Response:
+    """Returns the response of an `ErrorResponse`."""
+    assert isinstance(error, ErrorResponse)
     return error.response(request.url.path)
 
 
-async def on_wrong_field(request: Request, error: Exception) -> Response:
-    """Returns the response to a request with a field that cannot be followed."""
+async def on_field_error(request: Request, error: Exception) -> Response:
+    """Returns the response to a request with an invalid field."""
     assert isinstance(error, FieldError)
-    return Refused(400, str(error), param=error.param).response(request.url.path)
+    return ErrorResponse(400, str(error), param=error.param).response(request.url.path)
 
 
-async def on_http(request: Request, error: Exception) -> Response:
-    """Returns the response to what the router refuses."""
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Returns the response to a request that the router rejects."""
     assert isinstance(error, HTTPException)
-    phrase = PHRASES.get(error.status_code, error.detail)
-    message = phrase.format(path=repr(request.url.path), method=request.method)
-    return Refused(error.status_code, message, headers=error.headers).response(request.url.path)
+    template = MESSAGES.get(error.status_code, error.detail)
+    message = template.format(path=repr(request.url.path), method=request.method)
+    return ErrorResponse(error.status_code, message, headers=error.headers).response(request.url.path)
 
 
-async def on_gone(request: Request, error: Exception) -> Response:
-    """Returns a response for a client that is gone; it is only counted."""
-    return Refused(499, "the client is gone").response(request.url.path)
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """Returns a response that nobody receives, for the metrics."""
+    return ErrorResponse(499, "the client disconnected").response(request.url.path)
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    """Returns the response to an internal error; the server goes on, and its log has the traceback."""
+    """Logs an internal error and returns the response to it."""
     log.error("a request failed", exc_info=error)
-    refused = Refused(500, f"the server failed at this request ({type(error).__name__}); its log says more")
-    return refused.response(request.url.path)
+    response = ErrorResponse(500, f"the server failed at this request ({type(error).__name__}); see its log")
+    return response.response(request.url.path)

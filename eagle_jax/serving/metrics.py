@@ -13,29 +13,29 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 1
 LENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0)
 
 
-class _Loops(Collector):
-    """The time of steps, by the rows of the batch and the nodes of its trees: 1 is plain decoding."""
+class _StepCollector(Collector):
+    """Counts and times of steps, by batch size and number of tree nodes (1 is plain decoding)."""
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the engines' own counts."""
+        """Yields the metrics of all engines."""
         names, labels = ("steps", "tokens", "seconds"), ["model", "rows", "nodes"]
-        what = ("Steps of the loop.", "Tokens that they committed.", "Seconds that they took.")
+        descriptions = ("Steps of the loop.", "Tokens that they committed.", "Seconds that they took.")
         metrics = [
             CounterMetricFamily(f"eagle_jax_loop_{name}", text, labels=labels)
-            for name, text in zip(names, what, strict=True)
+            for name, text in zip(names, descriptions, strict=True)
         ]
         for model, engine in self.engines.items():
-            for rows, spent in engine.spent:
+            for rows, budget_use in engine.spent:
                 for metric, name in zip(metrics, names, strict=True):
-                    metric.add_metric([model, str(rows), str(spent.nodes)], getattr(spent, name))
+                    metric.add_metric([model, str(rows), str(budget_use.nodes)], getattr(budget_use, name))
         yield from metrics
 
 
 class Metrics:
-    """Counters and histograms of all engines, labelled by the name of the model."""
+    """Metrics of all engines, labelled by model name."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -47,8 +47,8 @@ class Metrics:
         )
         self._prompt_tokens = Counter("eagle_jax_prompt_tokens", "Tokens of prompts.", labels, registry=registry)
         self._cached_tokens, self._hits = (
-            Counter(f"eagle_jax_{name}", what, labels, registry=registry)
-            for name, what in (
+            Counter(f"eagle_jax_{name}", description, labels, registry=registry)
+            for name, description in (
                 ("cached_tokens", "Tokens of prompts that were not read anew."),
                 ("prefix_hits", "Prompts that started from a kept prefix."),
             )
@@ -63,16 +63,16 @@ class Metrics:
             registry=registry,
         )
         self._waited, self._to_first, self._seconds = (
-            Histogram(f"eagle_jax_{name}_seconds", what, labels, buckets=SECONDS, registry=registry)
-            for name, what in (
+            Histogram(f"eagle_jax_{name}_seconds", description, labels, buckets=SECONDS, registry=registry)
+            for name, description in (
                 ("queue", "From a request to its place in the batch."),
                 ("time_to_first_token", "From a request to its first token."),
                 ("answer", "From a request to the end of its answer."),
             )
         )
         self._queue, self._busy, self._slots, self._prefix_bytes = (
-            Gauge(f"eagle_jax_{name}", what, labels, registry=registry)
-            for name, what in (
+            Gauge(f"eagle_jax_{name}", description, labels, registry=registry)
+            for name, description in (
                 ("queue_length", "Requests that wait."),
                 ("slots_busy", "Requests that are being answered."),
                 ("slots", "Requests that can be answered at a time."),
@@ -83,19 +83,19 @@ class Metrics:
             "eagle_jax_responses", "Responses, by path and status.", ["path", "status"], registry=registry
         )
 
-        self._loops = _Loops()
-        registry.register(self._loops)
+        self._steps_by_size = _StepCollector()
+        registry.register(self._steps_by_size)
 
     def watch(self, name: str, engine: Engine) -> None:
-        """Counts what an engine does from now on."""
+        """Starts collecting the metrics of an engine."""
         self._queue.labels(name).set_function(lambda: engine.load.waiting)
         self._busy.labels(name).set_function(lambda: engine.load.busy)
         self._slots.labels(name).set_function(lambda: engine.load.rows)
         self._prefix_bytes.labels(name).set_function(lambda: engine.load.prefix_bytes)
-        self._loops.engines[name] = engine
+        self._steps_by_size.engines[name] = engine
         engine.watch(lambda ticket: self._answered(name, ticket))
 
-    def responded(self, path: str, status: int) -> None:
+    def count_response(self, path: str, status: int) -> None:
         self._responses.labels(path, str(status)).inc()
 
     def text(self) -> bytes:
@@ -112,7 +112,7 @@ class Metrics:
         ):
             if seconds is not None:
                 histogram.labels(name).observe(seconds)
-        if result is None or ticket.waited is None:  # its prompt was not read
+        if result is None or ticket.waited is None:  # the prompt was not prefilled
             return
         self._prompt_tokens.labels(name).inc(result.prompt_tokens)
         self._cached_tokens.labels(name).inc(result.stats.cached_tokens)

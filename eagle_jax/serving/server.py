@@ -1,4 +1,4 @@
-"""The process around the application: sockets, signals, and patience with senders that has an end."""
+"""The server process: sockets, signals, and timeouts of slow clients."""
 
 import asyncio
 import errno
@@ -12,23 +12,23 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eagle_jax.serving.errors import Refused, encoded
+from eagle_jax.serving.errors import ErrorResponse, encode_json
 from eagle_jax.serving.service import Limits, Service
 
-# A family or an address that this machine does not have, as IPv6 in many containers, leaves the others.
+# Address families that the machine lacks, such as IPv6 in many containers, are skipped.
 ABSENT = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-LAST_SECONDS = 5  # that connections have once there is nothing left to answer
-UNREAD_SECONDS = 30.0  # that a client has to read what is left when its connection is closed
+SHUTDOWN_SECONDS = 5  # for open connections once all requests are answered
+UNREAD_SECONDS = 30.0  # for a client to read the remaining data when its connection is closed
 
 
 class Server(uvicorn.Server):
-    """Serves until a first SIGTERM or SIGINT; then finishes what is under way, refuses what is new, and ends.
+    """Serves until the first SIGTERM or SIGINT, then finishes running requests, rejects new ones, and ends.
 
-    A second signal ends it within `LAST_SECONDS`.
+    A second signal ends it within `SHUTDOWN_SECONDS`.
 
     Args:
-        app: of `create_app`.
-        on_ready: called with the addresses once requests are taken.
+        app: from `create_app`.
+        on_ready: called with the addresses once requests are accepted.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Server(uvicorn.Server):
             app,
             host=host,
             port=port,
-            http=_patient(self._service.limits),
+            http=_protocol_with(self._service.limits),
             ws="none",
             lifespan="off",
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
-            timeout_graceful_shutdown=LAST_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
 
     def drain(self) -> None:
-        """Takes no more requests, and ends once those under way are answered."""
+        """Rejects new requests, and ends once the running ones are answered."""
         self._service.drain()
         self._drain_until = time.monotonic() + self._service.limits.drain_seconds
 
@@ -69,11 +69,11 @@ class Server(uvicorn.Server):
             self.drain()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        for opened in sockets or ():
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # listening looks at lingering connections too
+        for sock in sockets or ():
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # listening looks at lingering connections too
         await super().startup(sockets)
-        names = [listening.getsockname() for server in self.servers for listening in server.sockets]
-        self._on_ready([_address(*name[:2]) for name in names])
+        addresses = [sock.getsockname() for server in self.servers for sock in server.sockets]
+        self._on_ready([_address(*name[:2]) for name in addresses])
 
     async def on_tick(self, counter: int) -> bool:
         if self._service.draining and (not self._service.open or time.monotonic() > self._drain_until):
@@ -82,45 +82,45 @@ class Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Sockets at all addresses of a host, for `Server.run(sockets=)`; until it runs, connections are refused.
+    """Binds sockets to all addresses of a host, for `Server.run(sockets=)`; until then, connections are refused.
 
     Raises:
-        ValueError: the host is not known, or its port is taken.
+        ValueError: the host is unknown, or the port is taken.
     """
     sockets: list[socket.socket] = []
-    failed: OSError | None = None
+    last_error: OSError | None = None
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(
+        for family, type_, protocol, _, address in dict.fromkeys(
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         ):
             try:
-                sockets.append(_bound(family, kind, protocol, address))
+                sockets.append(_bound(family, type_, protocol, address))
             except OSError as error:
-                failed = error
+                last_error = error
                 if error.errno not in ABSENT:
                     raise
-        if not sockets and failed is not None:
-            raise failed
+        if not sockets and last_error is not None:
+            raise last_error
     except OSError as error:
-        for opened in sockets:
-            opened.close()
+        for sock in sockets:
+            sock.close()
         why = (error.strerror or str(error)).lower()
-        raise ValueError(f"the server cannot have {host}, port {port}: {why}; choose another host or port") from None
+        raise ValueError(f"the server cannot bind {host}, port {port}: {why}; choose another host or port") from None
     return sockets
 
 
-def _bound(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    opened = socket.socket(family, kind, protocol)
+def _bound(family: int, type_: int, protocol: int, address: Any) -> socket.socket:
+    sock = socket.socket(family, type_, protocol)
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier server's last connections may linger
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier server's last connections may linger
         if family == socket.AF_INET6:
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind(address)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
     except OSError:
-        opened.close()
+        sock.close()
         raise
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another could bind it too, until one listens
-    return opened
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another could bind it too, until one listens
+    return sock
 
 
 def _address(host: str, port: int) -> str:
@@ -128,7 +128,7 @@ def _address(host: str, port: int) -> str:
 
 
 class AbortingTransport:
-    """A transport that does not wait for ever for a client that reads nothing, least of all once it is closed."""
+    """A transport that is aborted if the client does not read for too long, also after it was closed."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop):
         self._transport, self._loop = transport, loop
@@ -142,23 +142,20 @@ class AbortingTransport:
         self._transport.close()
 
     def abort_in(self, seconds: float) -> None:
-        """Drops what is unread after so long, unless that is forgotten; what was closed before keeps its limit."""
+        """Schedules an abort, unless the transport is closing, which has its own limit."""
         if not self._transport.is_closing():
-            self.forget()
+            self.cancel_abort()
             self._abort = self._loop.call_later(seconds, self._transport.abort)
 
-    def forget(self) -> None:
-        """Cancels the abort: enough of the data to drop was read, or the connection is closed."""
+    def cancel_abort(self) -> None:
+        """Cancels the scheduled abort, since the client has read enough or the connection is lost."""
         if self._abort is not None:
             self._abort.cancel()
             self._abort = None
 
 
-class _Patient(H11Protocol):
-    """HTTP/1.1 that waits a limited time for a request's head and for the reader of its answer.
-
-    What is not HTTP is answered in our form.
-    """
+class _TimeoutProtocol(H11Protocol):
+    """HTTP/1.1 with timeouts for the head of a request and for the reader of its response."""
 
     limits: ClassVar[Limits]
     waiting: asyncio.TimerHandle | None = None
@@ -175,10 +172,10 @@ class _Patient(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_waiting()
-        self._aborting.forget()
+        self._aborting.cancel_abort()
 
     def eof_received(self) -> None:
-        self._aborting.close()  # or asyncio closes the bare transport
+        self._aborting.close()  # otherwise asyncio closes the bare transport
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -187,37 +184,37 @@ class _Patient(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self.transport.is_closing():
-            self._aborting.forget()
+            self._aborting.cancel_abort()
 
     def send_400_response(self, msg: str) -> None:
-        self._end_with(Refused(400, f"this is no HTTP/1.1: {msg}"))
+        self._close_with_error(ErrorResponse(400, f"this is not HTTP/1.1: {msg}"))
 
     def _wait_for_head(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self.waiting is None:
-            self.waiting = self.loop.call_later(self.limits.head_seconds, self._too_slow)
+            self.waiting = self.loop.call_later(self.limits.head_seconds, self._on_head_timeout)
 
     def _stop_waiting(self) -> None:
         if self.waiting is not None:
             self.waiting.cancel()
             self.waiting = None
 
-    def _too_slow(self) -> None:
+    def _on_head_timeout(self) -> None:
         self.waiting = None
         if self.cycle is None or self.cycle.response_complete:
             seconds = self.limits.head_seconds
-            self._end_with(Refused(408, f"no request came within {seconds:g} seconds; send it at once"))
+            self._close_with_error(ErrorResponse(408, f"no request within {seconds:g} seconds; send it at once"))
 
-    def _end_with(self, refused: Refused) -> None:
+    def _close_with_error(self, error: ErrorResponse) -> None:
         if not self.transport.is_closing():
-            body = encoded(refused.body)
-            head = f"HTTP/1.1 {refused.status} Refused\r\ncontent-type: application/json\r\n"
+            body = encode_json(error.body)
+            head = f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
             head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
             self.transport.close()
 
 
-def _patient(limits: Limits) -> type[_Patient]:
-    """Returns the protocol with these limits; the server makes an instance for each connection."""
-    return type("Patient", (_Patient,), {"limits": limits})
+def _protocol_with(limits: Limits) -> type[_TimeoutProtocol]:
+    """Returns the protocol class with these limits; the server creates an instance per connection."""
+    return type("Patient", (_TimeoutProtocol,), {"limits": limits})

@@ -1,4 +1,4 @@
-"""The state that all requests share: engines, limits, the key, and whether the server is about to stop."""
+"""The state that all requests share: engines, limits, the API key, and whether the server is shutting down."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from eagle_jax.api import FORMATS, FORMS, REASONING_FORMATS, Engine, EngineClosed, QueueFull, Ticket, TooLong
-from eagle_jax.protocols.answering import AnswerFormats
-from eagle_jax.protocols.calls import LARGEST_SEED, Call
-from eagle_jax.serving.errors import Refused
+from eagle_jax.protocols.base import AnswerFormats
+from eagle_jax.protocols.calls import MAX_SEED, Call
+from eagle_jax.serving.errors import ErrorResponse
 from eagle_jax.serving.metrics import Metrics
 
-# Requests whose forms are made, or wait for that; others are refused before they are read.
-# Different forms are 22 at most (`structured.form_workers`), but many clients may begin with the same one.
+# Requests whose forms may be compiled or wait at a time. At most 22 of these forms are distinct
+# (`structured.form_workers`), but many clients may start with the same form.
 FORM_THREADS = 256
 
 
@@ -29,8 +29,8 @@ class Limits:
         body_bytes: maximum size of the body.
         head_seconds: time until the first line and headers have arrived.
         body_seconds: time until the body has arrived.
-        answer_seconds: time until the answers end; then they are cut, as if for length.
-        drain_seconds: time for answers under way after the server is asked to stop.
+        answer_seconds: time until the answers end; then they are truncated, with finish reason "length".
+        drain_seconds: time for running answers after the server is asked to stop.
     """
 
     body_bytes: int = 4 << 20
@@ -41,13 +41,12 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Submitted:
-    """The tickets of one request.
+class RequestTickets:
+    """The tickets of one HTTP request.
 
     Attributes:
-        tickets: for every prompt its samples, in order; OpenAI's choices.
-        scores: for every prompt its own log-probabilities, where they are asked for. Where no answer is, these are the
-            tickets too.
+        tickets: the samples of each prompt, in order; OpenAI's choices. Without an answer, the scores.
+        scores: one ticket per prompt for the prompt's own log-probabilities, if requested.
     """
 
     tickets: list[Ticket]
@@ -63,13 +62,12 @@ class Service:
     """The state of a server.
 
     Attributes:
-        engines: engines by the model names of requests; the first is used when none is named.
-        draining: whether new requests are refused because the server is about to stop.
-        open: requests that are being answered.
+        engines: engines by model name; the first serves requests that name no model.
+        draining: whether new requests are rejected because the server is shutting down.
+        open: number of requests that are being answered.
         ignore_unknown: whether unknown fields of requests are ignored.
-        generation_config: whether requests that do not say are answered as a model's `generation_config.json`
-            recommends, and not as OpenAI does.
-        formats: how models write calls of functions and reasoning.
+        generation_config: whether default sampling options come from the model's `generation_config.json`.
+        formats: how models write tool calls and reasoning.
     """
 
     def __init__(
@@ -82,9 +80,9 @@ class Service:
         formats: AnswerFormats | None = None,
     ):
         if not engines:
-            raise ValueError("a server without an engine has nothing to say; give it one")
+            raise ValueError("there is no engine to serve; give at least one")
         if api_key is not None and not api_key.strip():
-            raise ValueError("the API key is empty, which anyone can send; give one, or none at all")
+            raise ValueError("the API key is empty, which anyone can send; give a key, or None")
         self.engines, self.limits = dict(engines), limits
         self.ignore_unknown, self.generation_config = ignore_unknown, generation_config
         self.formats = formats or AnswerFormats()
@@ -96,14 +94,14 @@ class Service:
                 raise ValueError(f"{name}={format!r}; expected one of {', '.join(accepted)}")
         self.metrics, self.started = Metrics(), int(time.time())
         self.draining, self.open = False, 0
-        self._making = 0  # requests with forms that are being submitted
+        self._num_compiling = 0  # requests whose forms are being compiled
         self._forms = ThreadPoolExecutor(FORM_THREADS, thread_name_prefix="eagle-jax forms")
-        self._spellings = None if api_key is None else _spellings(api_key.strip())
+        self._key_encodings = None if api_key is None else _key_encodings(api_key.strip())
         for name, engine in self.engines.items():
             self.metrics.watch(name, engine)
 
     @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
+    def open_request(self) -> Iterator[None]:
         """Counts a request as open for the block."""
         self.open += 1
         try:
@@ -112,7 +110,7 @@ class Service:
             self.open -= 1
 
     def drain(self) -> None:
-        """Refuses new requests, and those whose forms are not made soon."""
+        """Rejects new requests, and those whose forms are not nearly compiled."""
         self.draining = True
         for engine in self.engines.values():
             engine.intake.stop_forms()
@@ -121,77 +119,79 @@ class Service:
     def alive(self) -> bool:
         return not self.draining and all(engine.alive for engine in self.engines.values())
 
-    def knows(self, authorization: str) -> bool:
-        """Returns whether a request may come in; the time that this takes says nothing about the key.
+    def is_authorized(self, authorization: str) -> bool:
+        """Returns whether the key is correct, in time that does not depend on the key.
 
         Args:
-            authorization: the header, a character for each byte (latin-1), as Starlette reads it.
+            authorization: the header, decoded as latin-1, as Starlette reads it.
         """
-        if self._spellings is None:
+        if self._key_encodings is None:
             return True
-        kind, _, token = authorization.partition(" ")
-        sent = token.encode("latin-1").strip()
-        matches = [hmac.compare_digest(sent, key) for key in self._spellings]
-        return kind.lower() == "bearer" and any(matches)
+        scheme, _, token = authorization.partition(" ")
+        key_bytes = token.encode("latin-1").strip()
+        matches = [hmac.compare_digest(key_bytes, key) for key in self._key_encodings]
+        return scheme.lower() == "bearer" and any(matches)
 
-    def name_of(self, model: str | None) -> str:
-        """Returns the model that a request means. Raises `Refused` if there is none of that name."""
+    def model_name(self, model: str | None) -> str:
+        """Returns the name of the model that serves a request. Raises `ErrorResponse` if it does not exist."""
         if model is None:
             return next(iter(self.engines))
         if model not in self.engines:
             names = ", ".join(self.engines)
             message = f"the model {model[:80]!r} does not exist here; expected one of {names}"
-            raise Refused(404, message, param="model", code="model_not_found")
+            raise ErrorResponse(404, message, param="model", code="model_not_found")
         return model
 
-    async def submit(self, engine: Engine, call: Call) -> "Submitted":
-        """Puts all answers that a request asks for into an engine's queue. Raises `Refused`."""
-        prompts, most = len(call.prompts), engine.max_queue
-        if prompts * call.samples > most:
-            what = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
-            message = f"{' with '.join(what)}; expected {most} answers at most in all, which is what may wait here"
-            raise Refused(400, message, param="n" if call.samples > 1 else "prompt")
-        # making an automaton may take seconds, and has to leave threads to all others
+    async def submit(self, engine: Engine, call: Call) -> "RequestTickets":
+        """Submits all answers of a request to an engine. Raises `ErrorResponse`."""
+        prompts, max_answers = len(call.prompts), engine.max_queue
+        if prompts * call.samples > max_answers:
+            counts = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
+            message = (
+                f"{' with '.join(counts)}; expected {max_answers} answers at most in all, which is what may wait here"
+            )
+            raise ErrorResponse(400, message, param="n" if call.samples > 1 else "prompt")
+        # compiling an automaton may take seconds and must not occupy the threads of other requests
         has_form = any(name in call.options for name in FORMS)
-        if has_form and self._making >= FORM_THREADS:
-            message = f"the server is busy: {self._making} other forms of answers are being made; ask again later"
-            raise Refused(429, message, code="queue_full", headers={"retry-after": "2"})
-        self._making += has_form
+        if has_form and self._num_compiling >= FORM_THREADS:
+            message = f"the server is busy: it compiles {self._num_compiling} other forms of answers; ask again later"
+            raise ErrorResponse(429, message, code="queue_full", headers={"retry-after": "2"})
+        self._num_compiling += has_form
         loop = asyncio.get_running_loop()
-        submitting = asyncio.ensure_future(
+        future = asyncio.ensure_future(
             loop.run_in_executor(self._forms if has_form else None, self._submit, engine, call)
         )
-        submitting.add_done_callback(lambda _: self._form_made(has_form))
+        future.add_done_callback(lambda _: self._form_compiled(has_form))
         try:
-            return await asyncio.shield(submitting)
-        except asyncio.CancelledError:  # the thread goes on; nobody waits for what it gets
-            submitting.add_done_callback(_cancel_all)
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:  # the thread continues, but nobody waits for its tickets
+            future.add_done_callback(_cancel_all)
             raise
         except QueueFull as error:
             seconds = max(1, min(60, round(engine.load.seconds_to_wait)))
-            raise Refused(
+            raise ErrorResponse(
                 429, f"the server is busy: {error}", code="queue_full", headers={"retry-after": str(seconds)}
             ) from None
         except EngineClosed as error:
-            raise Refused(503, str(error), code="unavailable", headers={"retry-after": "10"}) from None
+            raise ErrorResponse(503, str(error), code="unavailable", headers={"retry-after": "10"}) from None
         except TooLong as error:
-            raise Refused(400, str(error), code="context_length_exceeded") from None
+            raise ErrorResponse(400, str(error), code="context_length_exceeded") from None
         except (ValueError, TypeError) as error:
-            raise Refused(400, str(error)) from None
+            raise ErrorResponse(400, str(error)) from None
 
-    def _form_made(self, has_form: bool) -> None:
-        self._making -= has_form
+    def _form_compiled(self, has_form: bool) -> None:
+        self._num_compiling -= has_form
 
-    def _submit(self, engine: Engine, call: Call) -> "Submitted":
-        top = call.scored
+    def _submit(self, engine: Engine, call: Call) -> "RequestTickets":
+        top = call.prompt_top_logprobs
         scores = [] if top is None else engine.submit_scores(call.prompts, top_logprobs=top)
-        if not call.is_answered:
-            return Submitted([ticket for ticket in scores for _ in range(call.samples)], scores)
+        if not call.generates_answer:
+            return RequestTickets([ticket for ticket in scores for _ in range(call.samples)], scores)
         recommended = engine.model.generation if self.generation_config else {}
-        followed = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
+        generation_options = {name: value for name, value in recommended.items() if name != "max_new_tokens"}
         try:
-            options = openai_defaults() | followed | call.options
-            return Submitted(engine.submit_all(call.prompts, samples=range(call.samples), **options), scores)
+            options = openai_defaults() | generation_options | call.options
+            return RequestTickets(engine.submit_all(call.prompts, samples=range(call.samples), **options), scores)
         except Exception:
             for ticket in scores:
                 ticket.cancel()
@@ -199,27 +199,27 @@ class Service:
 
 
 def openai_defaults() -> dict[str, Any]:
-    """Returns OpenAI's defaults, where they are not `generate`'s; without a seed every request has its own."""
-    return {"temperature": 1.0, "seed": secrets.randbelow(LARGEST_SEED)}
+    """Returns OpenAI's defaults that differ from those of `generate`; the seed is random."""
+    return {"temperature": 1.0, "seed": secrets.randbelow(MAX_SEED)}
 
 
-def _spellings(key: str) -> list[bytes]:
-    """Returns how clients send a key: most in UTF-8, browsers and some libraries in latin-1."""
+def _key_encodings(key: str) -> list[bytes]:
+    """Returns the encodings in which clients send a key: UTF-8, in browsers and some libraries latin-1."""
     spellings = [key.encode()]
     with contextlib.suppress(UnicodeEncodeError):  # latin-1 has no such character
         spellings.append(key.encode("latin-1"))
     return spellings
 
 
-def _cancel_all(submitting: "asyncio.Future[Submitted]") -> None:
-    if not submitting.cancelled() and submitting.exception() is None:
-        for ticket in submitting.result().all_tickets:
+def _cancel_all(future: "asyncio.Future[RequestTickets]") -> None:
+    if not future.cancelled() and future.exception() is None:
+        for ticket in future.result().all_tickets:
             ticket.cancel()
 
 
-def models(service: Service) -> dict[str, Any]:
-    """Returns the answer of /v1/models."""
-    listed = [
+def models_body(service: Service) -> dict[str, Any]:
+    """Returns the response body of /v1/models."""
+    data = [
         {
             "id": name,
             "object": "model",
@@ -229,4 +229,4 @@ def models(service: Service) -> dict[str, Any]:
         }
         for name, engine in service.engines.items()
     ]
-    return {"object": "list", "data": listed}
+    return {"object": "list", "data": data}

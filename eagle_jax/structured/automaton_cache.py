@@ -1,4 +1,4 @@
-"""Makes and caches the automata of structured output, and puts them into a batch's tables."""
+"""Compiles and caches the automata of structured output, and stacks them into a batch's tables."""
 
 import collections
 import concurrent.futures
@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.decoding.automata import Automata
-from eagle_jax.structured.form_workers import POLL, STOPPED, FormsBusy, FormsStopped, FormWorkers
+from eagle_jax.structured.form_workers import POLL_SECONDS, STOPPED, FormsBusy, FormsStopped, FormWorkers
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.table_sizes import TableSizes, distinct_automata
 from eagle_jax.structured.token_automaton import TokenAutomaton
 from eagle_jax.text.token_bytes import drops_first_space, token_bytes
 
-CACHE_BYTES = 256 * 2**20  # bytes of automata that are kept for later requests
+CACHE_BYTES = 256 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledAutomaton:
-    """An automaton, and the seconds that making it took: 0 if it was kept from an earlier request."""
+    """An automaton, and the seconds that compiling it took: 0 if it was cached."""
 
     automaton: TokenAutomaton
     seconds: float
@@ -40,27 +40,26 @@ class _AutomatonCache:
     def get(
         self, key: Any, make: Callable[[], TokenAutomaton], tokenizer: Any, stopping: threading.Event
     ) -> tuple[TokenAutomaton, bool]:
-        """Returns the automaton, and whether it was kept. If another request is already
-        making it, waits for that one.
+        """Returns the automaton, and whether it was cached; waits for another request that is compiling it.
 
         Raises:
-            FormsStopped: `stopping` was set while another request made it.
+            FormsStopped: `stopping` was set while waiting.
         """
         while True:
             with self._lock:
                 if key in self._entries:
                     self._entries.move_to_end(key)
                     return self._entries[key][0], True
-                other = self._making.get(key)
-                if other is None:
+                in_progress = self._making.get(key)
+                if in_progress is None:
                     future = self._making[key] = concurrent.futures.Future()
-            if other is None:
+            if in_progress is None:
                 return self._make(key, make, tokenizer, future), False
-            while not concurrent.futures.wait([other], POLL).done:
+            while not concurrent.futures.wait([in_progress], POLL_SECONDS).done:
                 if stopping.is_set():
                     raise FormsStopped(STOPPED)
-            error = other.exception()
-            if isinstance(error, (ValueError, ImportError, FormsBusy)):  # it would be the same again
+            error = in_progress.exception()
+            if isinstance(error, (ValueError, ImportError, FormsBusy)):  # a second attempt would fail alike
                 raise error
 
     def _make(
@@ -95,20 +94,20 @@ def make_automaton(
     *,
     begins_text: bool = False,
 ) -> CompiledAutomaton:
-    """Returns the automaton of a form.
+    """Returns the compiled automaton of a form.
 
     Args:
-        stopping: once it is set, only automata that are nearly complete are waited for.
-        begins_text: no text comes before the answer, so a decoder may drop its first space.
+        stopping: once it is set, the call waits only for automata that are nearly complete.
+        begins_text: whether no text precedes the answer, so that a decoder may drop its first space.
 
     Raises:
-        ValueError: no answer can have it, its automaton is too large, or the model lacks a tokenizer or a stop token.
+        ValueError: no answer matches, the automaton is too large, or the model lacks a tokenizer or a stop token.
         ImportError: outlines-core is not installed.
         FormsBusy, FormsStopped: as `FormWorkers.make` does.
     """
     if tokenizer is None or not stop_ids:
-        lacking = "tokenizer" if tokenizer is None else "stop token"
-        raise ValueError(f"structured output needs a {lacking}, but the model has none; leave {form.name} out")
+        missing = "tokenizer" if tokenizer is None else "stop token"
+        raise ValueError(f"structured output needs a {missing}, but the model has none; leave {form.name} out")
     form = dataclasses.replace(form, drops_space=begins_text and drops_first_space(tokenizer, vocab_size))
     key = id(tokenizer), vocab_size, tuple(stop_ids), form
     start, stop_event = time.perf_counter(), stopping or threading.Event()
@@ -123,19 +122,19 @@ def make_automaton(
 
 def automata_of(rows: Sequence[TokenAutomaton | None], vocab_size: int, sizes: TableSizes) -> Automata:
     """Returns the tables of a batch, padded to `sizes`."""
-    different = distinct_automata(rows)
-    number = {id(one): place for place, one in enumerate(different)}
+    distinct = distinct_automata(rows)
+    index_of = {id(automaton): index for index, automaton in enumerate(distinct)}
     count, states, classes, masks = sizes.automata, sizes.states, sizes.classes, sizes.masks
     tables = Automata(
-        of_row=np.array([-1 if one is None else number[id(one)] for one in rows], np.int32),
+        of_row=np.array([-1 if automaton is None else index_of[id(automaton)] for automaton in rows], np.int32),
         token_class=np.zeros((count, vocab_size), np.int32),
         next=np.full((count, states, classes), -1, np.int32),
         mask_of_state=np.zeros((count, states), np.int32),
         masks=np.zeros((count, masks, -(-vocab_size // 32)), np.uint32),
     )
-    for place, one in enumerate(different):
-        tables.token_class[place] = one.token_class
-        tables.next[place, : len(one.next), : one.next.shape[1]] = one.next
-        tables.mask_of_state[place, : len(one.next)] = one.mask_of_state
-        tables.masks[place, : len(one.masks)] = one.masks
+    for index, automaton in enumerate(distinct):
+        tables.token_class[index] = automaton.token_class
+        tables.next[index, : len(automaton.next), : automaton.next.shape[1]] = automaton.next
+        tables.mask_of_state[index, : len(automaton.next)] = automaton.mask_of_state
+        tables.masks[index, : len(automaton.masks)] = automaton.masks
     return tables

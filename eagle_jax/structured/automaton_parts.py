@@ -1,8 +1,8 @@
 """Parts of automata: texts, alternatives, repetitions, lists.
 
-A part adds its states after a given one and returns the one in which it is complete (Thompson 1968): nothing leads
-into the first of them, nor out of the last, but what others add. The functions within have no annotations: the tests'
-checker would take a millisecond for each of thousands of parts.
+A part adds its states after a given one and returns the state in which it is complete (Thompson 1968). A part adds no
+edges into its first state or out of its last one. Inner functions have no annotations: the type checker of the tests
+would take a millisecond for each of thousands of parts.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from eagle_jax.structured.byte_automaton import ByteAutomaton
 
 
 def literal(text: str | bytes) -> Part:
-    """Matches this text alone."""
+    """Matches exactly this text."""
     return sequence(*(one_of((byte, byte)) for byte in (text.encode() if isinstance(text, str) else text)))
 
 
 def one_of(*ranges: tuple[int, int]) -> Part:
-    """Matches one byte from ranges, their ends included."""
+    """Matches one byte of the ranges, both ends included."""
 
     def add(builder, start):
         end = builder.state()
@@ -39,14 +39,14 @@ def sequence(*parts: Part) -> Part:
 
 
 def either(*parts: Part) -> Part:
-    """Matches any one of them."""
+    """Matches any one of the parts."""
 
     def add(builder, start):
         end = builder.state()
         for part in parts:
             branch = builder.state()
-            builder.skips[start].append(branch)
-            builder.skips[part(builder, branch)].append(end)
+            builder.epsilon_edges[start].append(branch)
+            builder.epsilon_edges[part(builder, branch)].append(end)
         return end
 
     return add
@@ -57,80 +57,80 @@ def optional(part: Part) -> Part:
     return either(part, sequence())
 
 
-def repeated(part: Part, least: int = 0, most: int | None = None, separator: Part | None = None) -> Part:
-    """Matches the part `least` to `most` times, with a separator between; `most` None is any number of times."""
+def repeat(part: Part, min_count: int = 0, max_count: int | None = None, separator: Part | None = None) -> Part:
+    """Matches `min_count` to `max_count` repetitions with a separator between them; None is no maximum."""
 
     def add(builder, start):
-        end, before = builder.state(), start  # a fresh last state: nothing leads out of it
-        bounded = max(least, 1) if most is None else most
-        if least == 0:
-            builder.skips[start].append(end)
+        end, before = builder.state(), start
+        bounded = max(min_count, 1) if max_count is None else max_count
+        if min_count == 0:
+            builder.epsilon_edges[start].append(end)
         for count in range(1, bounded + 1):
             begin = builder.state()
             if count > 1 and separator is not None:
-                builder.skips[separator(builder, before)].append(begin)
+                builder.epsilon_edges[separator(builder, before)].append(begin)
             else:
-                builder.skips[before].append(begin)
+                builder.epsilon_edges[before].append(begin)
             before = part(builder, begin)
-            if count >= least:
-                builder.skips[before].append(end)
-        if most is None:
+            if count >= min_count:
+                builder.epsilon_edges[before].append(end)
+        if max_count is None:
             again = builder.state()
-            builder.skips[before].append(again)
-            builder.skips[again if separator is None else separator(builder, again)].append(begin)
+            builder.epsilon_edges[before].append(again)
+            builder.epsilon_edges[again if separator is None else separator(builder, again)].append(begin)
         return end
 
     return add
 
 
-def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, least: int = 0) -> Part:
-    """Matches all required parts and any others, in order, with a separator between; one at least if `least` is 1."""
+def in_order(parts: Sequence[Part], required: Sequence[bool], separator: Part, *, min_count: int = 0) -> Part:
+    """Matches the required and any optional parts, in order, separated; at least one if `min_count` is 1."""
 
     def add(builder, start):
-        first, later = builder.state(), builder.state()  # where nothing stands before, and where something does
-        builder.skips[start].append(first)
+        first, later = builder.state(), builder.state()  # before and after the first part that is present
+        builder.epsilon_edges[start].append(first)
         for part, is_required in zip(parts, required, strict=True):
-            begin, then = builder.state(), builder.state()
-            builder.skips[first].append(begin)
-            behind = builder.state()
-            builder.skips[later].append(behind)
-            builder.skips[separator(builder, behind)].append(begin)
-            builder.skips[part(builder, begin)].append(then)
-            first_then = builder.state()
+            begin, done = builder.state(), builder.state()
+            builder.epsilon_edges[first].append(begin)
+            after_separator = builder.state()
+            builder.epsilon_edges[later].append(after_separator)
+            builder.epsilon_edges[separator(builder, after_separator)].append(begin)
+            builder.epsilon_edges[part(builder, begin)].append(done)
+            next_first = builder.state()
             if not is_required:
-                builder.skips[first].append(first_then)
-                builder.skips[later].append(then)
-            first, later = first_then, then
+                builder.epsilon_edges[first].append(next_first)
+                builder.epsilon_edges[later].append(done)
+            first, later = next_first, done
         end = builder.state()
-        builder.skips[later].append(end)
-        if not least:
-            builder.skips[first].append(end)
+        builder.epsilon_edges[later].append(end)
+        if not min_count:
+            builder.epsilon_edges[first].append(end)
         return end
 
     return add
 
 
-def selection(parts: Sequence[Part], least: int, most: int, separator: Part) -> Part:
-    """Matches `least` to `most` of the parts, each at most once, in any order, with a separator between."""
+def selection(parts: Sequence[Part], min_count: int, max_count: int, separator: Part) -> Part:
+    """Matches `min_count` to `max_count` of the parts, each at most once, in any order, separated."""
 
     def add(builder, start):
-        end, behind = builder.state(), {frozenset[int](): start}  # states, by those that were chosen before
-        open_ = [*behind]
-        for chosen in open_:
-            place = behind[chosen]
-            if len(chosen) >= least:
-                builder.skips[place].append(end)
-            if len(chosen) == most:
+        end, state_after = builder.state(), {frozenset[int](): start}  # state after each set of chosen parts
+        pending = [*state_after]
+        for chosen in pending:
+            state = state_after[chosen]
+            if len(chosen) >= min_count:
+                builder.epsilon_edges[state].append(end)
+            if len(chosen) == max_count:
                 continue
-            place = separator(builder, place) if chosen else place
+            state = separator(builder, state) if chosen else state
             for number in set(range(len(parts))) - chosen:
                 begin = builder.state()
-                builder.skips[place].append(begin)
-                more = chosen | {number}
-                if more not in behind:
-                    behind[more] = builder.state()
-                    open_.append(more)
-                builder.skips[parts[number](builder, begin)].append(behind[more])
+                builder.epsilon_edges[state].append(begin)
+                extended = chosen | {number}
+                if extended not in state_after:
+                    state_after[extended] = builder.state()
+                    pending.append(extended)
+                builder.epsilon_edges[parts[number](builder, begin)].append(state_after[extended])
         return end
 
     return add
@@ -141,7 +141,7 @@ def automaton(dfa: ByteAutomaton) -> Part:
 
     def add(builder, start):
         end = builder.state()
-        builder.skips[start].append(builder.block(dfa, end))
+        builder.epsilon_edges[start].append(builder.block(dfa, end))
         return end
 
     return add

@@ -1,8 +1,7 @@
-"""Finite automata over bytes: made smallest, explored from rules, intersected, and made of regular expressions."""
+"""Deterministic finite automata over bytes: exploration of transition rules, intersection, minimization."""
 
 import collections
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -10,15 +9,8 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from eagle_jax.checks import cut
-
-MOST_STATES = 20_000
-MEMORY, SECONDS = 2**30, 20.0  # that building one may take
-
-# Of alternatives outlines-core follows the first that is complete: of "a|ab" never the second. What is complete with
-# this after it alone is not cut short. No text has it: U+10FFFF is not a character.
-END = "\U0010ffff"
-
+MAX_STATES = 20_000
+MEMORY, SECONDS = 2**30, 20.0  # limits of building one automaton
 
 State = TypeVar("State", bound=Hashable)
 
@@ -28,15 +20,15 @@ class ByteAutomaton:
     """A deterministic automaton whose first state is 0.
 
     Attributes:
-        next: the state after a byte; -1 where no text goes on with it.
-        final: states in which the text is complete.
+        next: next state for each byte; -1 if the byte is not allowed.
+        final: whether the text may end in each state.
     """
 
     next: Int[np.ndarray, "s 256"]
     final: Bool[np.ndarray, "s"]
 
     def accepts(self, text: bytes) -> bool:
-        """Returns whether this text is complete in it."""
+        """Returns whether the automaton accepts the whole text."""
         state = 0
         for byte in text:
             state = int(self.next[state, byte])
@@ -45,246 +37,187 @@ class ByteAutomaton:
         return bool(self.final[state])
 
 
-@functools.lru_cache(maxsize=256)
-def cached_automaton(regex: str) -> ByteAutomaton:
-    """Returns the automaton of an expression of this package; it is kept."""
-    return regex_automaton(regex)
-
-
-def regex_automaton(regex: str) -> ByteAutomaton:
-    """Returns the automaton of the texts that a regular expression matches as a whole, in UTF-8.
-
-    The syntax is that of Rust's `regex`, without anchors inside, look-around, word boundaries and back references.
-    Some short expressions have automata that no memory holds: those of users are built in a process of their own
-    (`structured.form_workers`).
-
-    Raises:
-        ValueError: the expression is not one, or its automaton is too large.
-        ImportError: outlines-core is not installed.
-    """
-    try:
-        import outlines_core
-    except ImportError:
-        raise ImportError('structured output needs outlines-core: pip install "eagle-jax[structured]"') from None
-    vocabulary = outlines_core.Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
-    try:
-        index = outlines_core.Index(f"(?:{_without_anchors(regex)}){END}", vocabulary)
-    except ValueError as error:
-        if "Found no transitions" in str(error):
-            raise ValueError(f"no text matches the regular expression {cut(regex)!r}; change it") from None
-        raise ValueError(
-            f"the regular expression {cut(regex)!r} cannot be followed ({' '.join(str(error).split())[:200]}); "
-            "expected the syntax of Rust's regex, to match the whole text: without anchors inside, look-around, word "
-            "boundaries and back references"
-        ) from None
-    transitions, last = index.get_transitions(), index.get_final_states()
-    numbers = {
-        index.get_initial_state(),
-        *transitions,
-        *last,
-        *(to for row in transitions.values() for to in row.values()),
-    }
-    if len(numbers) > MOST_STATES:
-        raise too_large(repr(cut(regex)))
-    place = {number: i for i, number in enumerate(sorted(numbers))}
-    following = np.full((len(place), 256), -1, np.int32)
-    for state, row in transitions.items():
-        for byte, to in row.items():
-            if byte < 256:
-                following[place[state], byte] = place[to]
-    reached = np.arange(len(place))
-    for byte in END.encode():
-        reached = np.where(reached >= 0, following[reached, byte], -1)
-    final = (reached >= 0) & np.isin(reached, [place[number] for number in last])
-    return smallest(following, final, place[index.get_initial_state()], repr(cut(regex)))
-
-
-def _without_anchors(regex: str) -> str:
-    """Returns the expression without `^` before it and `$` after it, which are implied."""
-    is_escaped = (len(regex) - len(regex[:-1].rstrip("\\"))) % 2 == 0
-    regex = regex[:-1] if regex.endswith("$") and not is_escaped else regex
-    return regex.removeprefix("^")
-
-
 class TooLarge(ValueError):
-    """An automaton has too many states, or takes too long to make."""
+    """An automaton has too many states, or takes too long to build."""
 
 
 def too_large(subject: str) -> TooLarge:
     """Returns the error about an automaton that is too large."""
     return TooLarge(
-        f"the automaton of {subject} is too large (more than {MOST_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
+        f"the automaton of {subject} is too large (more than {MAX_STATES:,} states, {SECONDS:g} s or 1 GiB to build); "
         "use smaller counts, or fewer wildcards before other text"
     )
 
 
-def explored(
+def explore(
     start: State,
     steps: Callable[[State], Iterable[tuple[int, int, State]]],
     is_final: Callable[[State], bool],
     subject: str,
 ) -> ByteAutomaton:
-    """Builds the automaton of all states that `steps` reaches; equivalent ones are not merged.
+    """Builds the automaton of all reachable states, without merging equivalent ones.
 
     Args:
-        steps: what follows a state: lowest byte, highest byte, next state.
+        steps: yields the edges of a state: lowest byte, highest byte, next state.
 
     Raises:
         ValueError: there are too many states.
     """
-    number, order = {start: 0}, [start]
+    number_of, states = {start: 0}, [start]
     rows: list[np.ndarray] = []
-    for state in order:
+    for state in states:
         row = np.full(256, -1, np.int32)
-        for low, high, following in steps(state):
-            if following not in number:
-                number[following] = len(order)
-                order.append(following)
-            row[low : high + 1] = number[following]
+        for low, high, target in steps(state):
+            if target not in number_of:
+                number_of[target] = len(states)
+                states.append(target)
+            row[low : high + 1] = number_of[target]
         rows.append(row)
-        if len(order) > MOST_STATES:
+        if len(states) > MAX_STATES:
             raise too_large(subject)
-    return ByteAutomaton(np.stack(rows), np.array([is_final(state) for state in order]))
+    return ByteAutomaton(np.stack(rows), np.array([is_final(state) for state in states]))
 
 
-def intersection(one: ByteAutomaton, other: ByteAutomaton, subject: str, *, without: bool = False) -> ByteAutomaton:
-    """Returns the texts of both; with `without`, those of `one` that are not of the other. Raises as `explored`."""
-    changes = np.any(np.diff(np.concatenate([one.next, other.next]), axis=1), axis=0)
-    lows = np.flatnonzero(np.append(True, changes))  # bytes from one to the next do the same
-    highs = [*(lows[1:] - 1).tolist(), 255]
-    rows, other_rows = one.next[:, lows].tolist(), other.next[:, lows].tolist()
-    other_rows.append([-1] * len(lows))  # of -1, from where no text of the other one leads on
+def intersection(first: ByteAutomaton, second: ByteAutomaton, subject: str, *, without: bool = False) -> ByteAutomaton:
+    """Returns the automaton of texts that both accept, or with `without` only the first. Raises as `explore`."""
+    changes = np.any(np.diff(np.concatenate([first.next, second.next]), axis=1), axis=0)
+    class_starts = np.flatnonzero(np.append(True, changes))  # bytes from one to the next do the same
+    class_ends = [*(class_starts[1:] - 1).tolist(), 255]
+    first_rows, second_rows = first.next[:, class_starts].tolist(), second.next[:, class_starts].tolist()
+    second_rows.append([-1] * len(class_starts))  # of -1, from where no text of the other one leads on
 
     def steps(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
-        for low, high, to, other_to in zip(lows.tolist(), highs, rows[pair[0]], other_rows[pair[1]], strict=True):
-            if to >= 0 and (other_to >= 0 or without):
-                yield low, high, (to, other_to)
+        for low, high, first_target, second_target in zip(
+            class_starts.tolist(), class_ends, first_rows[pair[0]], second_rows[pair[1]], strict=True
+        ):
+            if first_target >= 0 and (second_target >= 0 or without):
+                yield low, high, (first_target, second_target)
 
     def is_final(pair: tuple[int, int]) -> bool:
-        in_other = pair[1] >= 0 and bool(other.final[pair[1]])
-        return bool(one.final[pair[0]]) and in_other is not without
+        in_second = pair[1] >= 0 and bool(second.final[pair[1]])
+        return bool(first.final[pair[0]]) and in_second is not without
 
-    return explored((0, 0), steps, is_final, subject)
+    return explore((0, 0), steps, is_final, subject)
 
 
-def smallest(
-    following: Int[np.ndarray, "s c"],
+def minimize(
+    transitions: Int[np.ndarray, "s c"],
     final: Bool[np.ndarray, "s"],
     start: int,
     subject: str,
     class_of_byte: Int[np.ndarray, "256"] | None = None,
 ) -> ByteAutomaton:
-    """Minimizes an automaton: merges equivalent states, and drops those from which no text is complete.
+    """Minimizes an automaton: merges equivalent states, and drops those from which no final state can be reached.
 
     Args:
-        subject: the place of the form, as errors say it.
-        class_of_byte: the column of each byte; None where there is one for each.
+        subject: what the automaton is of, for error messages.
+        class_of_byte: column of each byte; None if every byte has its own.
 
     Raises:
         ValueError: it has too many states.
     """
-    columns, same = distinct_columns(following)
-    class_of_byte = same if class_of_byte is None else same[class_of_byte]
-    columns = leading_on(columns, final)
+    columns, column_of = distinct_columns(transitions)
+    class_of_byte = column_of if class_of_byte is None else column_of[class_of_byte]
+    columns = drop_dead_edges(columns, final)
     group = _equivalent(columns, final)
     _, first = np.unique(group, return_index=True)
     merged = np.where(columns >= 0, group[columns], -1)[first]
-    order = _reachable(merged, int(group[start]))
-    if len(order) > MOST_STATES:
+    reachable = _reachable(merged, int(group[start]))
+    if len(reachable) > MAX_STATES:
         raise too_large(subject)
-    place = np.full(len(merged) + 1, -1, np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return ByteAutomaton(place[merged[order]][:, class_of_byte], final[first][order])
+    new_number = np.full(len(merged) + 1, -1, np.int32)
+    new_number[reachable] = np.arange(len(reachable), dtype=np.int32)
+    return ByteAutomaton(new_number[merged[reachable]][:, class_of_byte], final[first][reachable])
 
 
 def distinct_columns(table: Shaped[np.ndarray, "s c"]) -> tuple[Shaped[np.ndarray, "s d"], Int[np.ndarray, "c"]]:
-    """Returns the columns that differ, and which of them each column is."""
-    number: dict[bytes, int] = {}
+    """Returns the distinct columns, and the index among them of each column."""
+    index_of: dict[bytes, int] = {}
     transposed = np.ascontiguousarray(table.T)
-    which = np.array([number.setdefault(column.tobytes(), len(number)) for column in transposed], np.int64)
-    _, first = np.unique(which, return_index=True)
-    return np.ascontiguousarray(transposed[first].T), which
+    column_of = np.array([index_of.setdefault(column.tobytes(), len(index_of)) for column in transposed], np.int64)
+    _, first = np.unique(column_of, return_index=True)
+    return np.ascontiguousarray(transposed[first].T), column_of
 
 
-def leading_on(following: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s c"]:
-    """Removes the edges after which nothing is complete any more."""
-    before = _predecessors(following)
-    alive, open_ = final.copy(), np.flatnonzero(final).tolist()
-    while open_:
-        for state in before(open_.pop()):
+def drop_dead_edges(transitions: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s c"]:
+    """Removes the edges from which no final state can be reached."""
+    predecessors = _predecessors(transitions)
+    alive, stack = final.copy(), np.flatnonzero(final).tolist()
+    while stack:
+        for state in predecessors(stack.pop()):
             if not alive[state]:
                 alive[state] = True
-                open_.append(state)
-    return np.where((following >= 0) & alive[following], following, -1)
+                stack.append(state)
+    return np.where((transitions >= 0) & alive[transitions], transitions, -1)
 
 
-def _predecessors(following: Int[np.ndarray, "s c"]) -> Callable[[int], list[int]]:
-    """Returns the states that lead to each state."""
-    count = len(following)
-    states, classes = np.nonzero(following >= 0)
-    edges = np.unique(following[states, classes].astype(np.int64) * count + states)
-    to, before = np.divmod(edges, count)
-    bounds = np.searchsorted(to, np.arange(count + 1)).tolist()
-    before_list = before.tolist()
-    return lambda state: before_list[bounds[state] : bounds[state + 1]]
+def _predecessors(transitions: Int[np.ndarray, "s c"]) -> Callable[[int], list[int]]:
+    """Returns a function that gives the predecessors of a state."""
+    count = len(transitions)
+    states, classes = np.nonzero(transitions >= 0)
+    edges = np.unique(transitions[states, classes].astype(np.int64) * count + states)
+    targets, sources = np.divmod(edges, count)
+    bounds = np.searchsorted(targets, np.arange(count + 1)).tolist()
+    source_list = sources.tolist()
+    return lambda state: source_list[bounds[state] : bounds[state + 1]]
 
 
 def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -> Int[np.ndarray, "s"]:
-    """Groups equivalent states: the number of each state's group.
+    """Returns the number of each state's equivalence class.
 
-    Groups are split until all states of one lead to the same groups (Moore 1956). A round looks only at states that
-    lead into a group which was split off in the round before, and the largest part of a group keeps its number
-    (Hopcroft 1971): long chains, which need a round for each state, take no longer than others.
+    Groups are split until all states of one lead to the same groups (Moore 1956). Each iteration looks only at states
+    that lead into a group split off in the iteration before, and the largest part of a group keeps its number
+    (Hopcroft 1971), so long chains, which need an iteration for each state, take no longer than others.
     """
-    count, before = len(final), _predecessors(columns)
-    if columns.shape[1] == 1:  # or the getters below would give no tuples
+    count, predecessors = len(final), _predecessors(columns)
+    if columns.shape[1] == 1:  # itemgetter returns tuples only for several columns
         columns = np.repeat(columns, 2, axis=1)
     rows = [operator.itemgetter(*row) for row in columns.tolist()]
-    group = [*final.astype(int).tolist(), -1]  # the last one is that of no state, -1
+    group = [*final.astype(int).tolist(), -1]  # the last entry stands for "no edge", -1
     members: dict[int, set[int]] = collections.defaultdict(set)
     for state in range(count):
         members[group[state]].add(state)
-    fresh, open_ = 2, set(range(count))
-    while open_:
+    num_groups, changed = 2, set(range(count))
+    while changed:
         parts: dict[int, dict[tuple[int, ...], list[int]]] = collections.defaultdict(dict)
-        for state in open_:
+        for state in changed:
             if len(members[group[state]]) > 1:
                 parts[group[state]].setdefault(rows[state](group), []).append(state)
         moved: list[tuple[int, list[int]]] = []
         for number, by_signature in parts.items():
             for part in _split(members[number], by_signature, lambda state: rows[state](group)):
                 members[number].difference_update(part)
-                members[fresh] = set(part)
-                moved.append((fresh, part))
-                fresh += 1
+                members[num_groups] = set(part)
+                moved.append((num_groups, part))
+                num_groups += 1
         for number, part in moved:
             for state in part:
                 group[state] = number
-        open_ = {other for _, part in moved for state in part for other in before(state)}
+        changed = {other for _, part in moved for state in part for other in predecessors(state)}
     return np.array(group[:-1], np.int64)
 
 
 def _split(
     group: set[int], parts: dict[tuple[int, ...], list[int]], signature: Callable[[int], tuple[int, ...]]
 ) -> list[list[int]]:
-    """Returns the parts that leave a group: all but the largest. States not in `parts` lead to the same groups."""
-    looked_at = {state for part in parts.values() for state in part}
-    if len(looked_at) < len(group):
-        like = signature(next(state for state in group if state not in looked_at))
-        rest = len(group) - len(looked_at) + len(parts.get(like, ()))
+    """Returns all parts of a group but the largest. States that are not in `parts` all lead to the same groups."""
+    examined = {state for part in parts.values() for state in part}
+    if len(examined) < len(group):
+        unexamined_signature = signature(next(state for state in group if state not in examined))
+        rest = len(group) - len(examined) + len(parts.get(unexamined_signature, ()))
         if rest >= max(map(len, parts.values())):
-            return [part for other, part in parts.items() if other != like]
-        parts.setdefault(like, []).extend(group - looked_at)
-    largest = max(parts, key=lambda other: len(parts[other]))
-    return [part for other, part in parts.items() if other != largest]
+            return [part for key, part in parts.items() if key != unexamined_signature]
+        parts.setdefault(unexamined_signature, []).extend(group - examined)
+    largest = max(parts, key=lambda key: len(parts[key]))
+    return [part for key, part in parts.items() if key != largest]
 
 
-def _reachable(following: Int[np.ndarray, "s c"], start: int) -> list[int]:
-    """States that can be reached, the first one first."""
-    order, reached, rows = [start], {start, -1}, following.tolist()
+def _reachable(transitions: Int[np.ndarray, "s c"], start: int) -> list[int]:
+    """Returns the reachable states, `start` first."""
+    order, reached, rows = [start], {start, -1}, transitions.tolist()
     for state in order:
-        for to in rows[state]:
-            if to not in reached:
-                reached.add(to)
-                order.append(to)
+        for target in rows[state]:
+            if target not in reached:
+                reached.add(target)
+                order.append(target)
     return order

@@ -11,9 +11,9 @@ ANY_OBJECT = {"type": "object"}
 
 
 def checked_choices(name: str, value: Any) -> tuple[str, ...]:
-    """Checks the list of texts that an answer may be."""
+    """Checks the texts that an answer may be; returns them without duplicates."""
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
-        raise ValueError(f"{name}={value!r}; expected a list of texts that are not empty")
+        raise ValueError(f"{name}={value!r}; expected a list of non-empty texts")
     for text in value:
         _check_text(name, text)
     return tuple(dict.fromkeys(value))
@@ -49,13 +49,13 @@ def checked_json_schema(name: str, value: Any) -> str:
 
 
 def schema_at(place: str, value: Any) -> Mapping[str, Any] | bool:
-    """Checks a JSON schema and notes its place in a request, which errors name."""
+    """Checks a JSON schema and stores its place in the request, for error messages."""
     schema = json.loads(checked_json_schema(place, value))
     return schema | {PLACE_KEYWORD: place} if isinstance(schema, dict) else schema
 
 
 def checked_text_pair(name: str, value: Any) -> tuple[str, str]:
-    """Checks a pair of texts, such as those before and after a form."""
+    """Checks a pair of texts, such as the texts before and after a form."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name}={value!r}; expected two texts")
     for text in value:

@@ -1,8 +1,8 @@
-"""The program of a process that makes automata of forms, one after another, within limits of memory and time.
+"""Program of the process that compiles forms to automata, one after another, within limits of memory and time.
 
-It reads (form, tokens, stop_ids, seconds) from its input, pickled, and writes the automaton over tokens or the error;
-`tokens` None are those of before. A copy of the process makes each, and ends when it has taken `seconds` of the CPU:
-None is written then. The process ends with its input.
+It reads pickled (form, tokens, stop_ids, seconds) from stdin and writes the token automaton or the error; None for
+`tokens` repeats the previous ones. Each form is compiled in a fork, which is killed after `seconds` of CPU time: the
+answer is None then. The process ends when stdin does.
 
     python form_worker.py MEMORY NICENESS
 """
@@ -19,11 +19,11 @@ from typing import Any
 
 
 def main(memory: int, niceness: int) -> None:
-    package = types.ModuleType("eagle_jax")  # without what the package's own module imports
+    package = types.ModuleType("eagle_jax")  # avoids the imports of the package's __init__
     package.__path__ = [str(pathlib.Path(__file__).parents[1])]
     sys.modules["eagle_jax"] = package
     with contextlib.suppress(ImportError):
-        import outlines_core  # noqa: F401  # once, and not in each copy
+        import outlines_core  # noqa: F401  # once, not in each fork
     from eagle_jax.structured import token_automaton  # noqa: F401
 
     with contextlib.suppress(ImportError):  # Windows has no such limits
@@ -48,9 +48,9 @@ def main(memory: int, niceness: int) -> None:
             continue
         copy = os.fork()
         if not copy:
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends a process, in native code too
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process even in native code
             answer = _answer(form, tokens, stop_ids)
-            signal.setitimer(signal.ITIMER_PROF, 0)  # half an answer would be worse than a late one
+            signal.setitimer(signal.ITIMER_PROF, 0)  # a truncated answer would be worse than a late one
             _write(answer)
             os._exit(0)
         if os.waitpid(copy, 0)[1]:

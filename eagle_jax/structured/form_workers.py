@@ -1,7 +1,7 @@
-"""Processes that make automata of forms: for any form they take bounded memory and time, and can be stopped.
+"""Processes that compile forms to automata, in bounded memory and time; they can be stopped.
 
-There are two, each with a queue. The first ends what takes longer than most forms do, and the second then makes that
-from its beginning: a short form waits for moments only, and a long one until it is its turn.
+There are two, each with a queue. The first aborts forms that take longer than most do, and the second compiles those
+from the beginning, so short forms never wait for long ones.
 """
 
 import atexit
@@ -23,23 +23,23 @@ from eagle_jax.structured.forms import Form
 from eagle_jax.structured.json_schema import PLACE_KEYWORD
 from eagle_jax.structured.token_automaton import TokenAutomaton
 
-QUICK = 0.3  # seconds of the CPU that a form may take in the first process
-QUICK_NICENESS, SLOW_NICENESS = 10, 19  # answers under way go before forms that are still to be made
-QUICK_WAITING, SLOW_WAITING = 16, 4  # forms that may wait in each queue; further ones are refused at once
-POLL = 0.5  # seconds between two looks at whether to stop
-STOPPED = "the form of the answer was not made any more; ask again"
+QUICK_SECONDS = 0.3  # CPU time that a form may take in the first process
+QUICK_NICENESS, SLOW_NICENESS = 10, 19  # running answers have priority over forms
+QUICK_QUEUE, SLOW_QUEUE = 16, 4  # forms that may wait in each queue; more are rejected
+POLL_SECONDS = 0.5  # between two checks whether to stop
+STOPPED = "compiling the form of the answer was stopped; ask again"
 
 
 class FormsBusy(RuntimeError):
-    """Too many forms are being made; ask again later."""
+    """Too many forms are being compiled; ask again later."""
 
 
 class FormsStopped(RuntimeError):
-    """Nobody waits for this form any more."""
+    """Compilation of the form was stopped, since nobody waits for it."""
 
 
 class _Worker:
-    """A process that makes automata, one at a time."""
+    """A process that compiles forms, one at a time."""
 
     def __init__(self, niceness: int) -> None:
         self._process = subprocess.Popen(
@@ -47,8 +47,8 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whose threads' memory counts
-            process_group=None if os.name == "nt" else 0,  # Ctrl-C is for the program that waits
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread's stack counts towards the memory limit
+            process_group=None if os.name == "nt" else 0,  # Ctrl-C is not meant for this process
         )
         self._tokens: Sequence[bytes] | None = None
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -61,16 +61,16 @@ class _Worker:
     def ask(self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], seconds: float) -> None:
         assert self._process.stdin is not None
         is_same, self._tokens = self._tokens is tokens, tokens
-        with contextlib.suppress(OSError):  # it has ended, as the answer will say
+        with contextlib.suppress(OSError):  # if the process has ended, the answer is None
             pickle.dump((form, None if is_same else tokens, tuple(stop_ids), seconds), self._process.stdin)
             self._process.stdin.flush()
 
     def answer(self, seconds: float) -> object:
-        """Waits for the answer: None if it would take more than it may. Raises queue.Empty after `seconds`."""
+        """Waits for the answer: None if a limit was exceeded. Raises queue.Empty after `seconds`."""
         return self._answers.get(timeout=seconds)
 
     def end(self) -> None:
-        """Ends the process, and its copy that makes one."""
+        """Kills the process and its fork."""
         if self.runs:
             with contextlib.suppress(OSError):
                 self._process.kill() if os.name == "nt" else os.killpg(self._process.pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ class _Worker:
             with contextlib.suppress(EOFError, pickle.UnpicklingError, OSError, ValueError):
                 while True:
                     self._answers.put(pickle.load(stream))
-        self.end()  # where it wrote what cannot be read
+        self.end()  # it may have written something that cannot be unpickled
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._answers.put(None)
@@ -94,18 +94,19 @@ class _Lane:
     Args:
         seconds: CPU seconds that a form may take.
         niceness: niceness of the process.
-        waiting: how many may wait.
-        stops: whether one that is being made is given up as soon as its request is cancelled.
+        max_waiting: forms that may wait.
+        stops_running: whether a form that is being compiled is aborted when its request is cancelled.
     """
 
-    def __init__(self, seconds: float, niceness: int, waiting: int, *, stops: bool) -> None:
-        self._seconds, self._niceness, self._most_waiting, self._stops = seconds, niceness, waiting, stops
+    def __init__(self, seconds: float, niceness: int, max_waiting: int, *, stops_running: bool) -> None:
+        self._seconds, self._niceness, self._max_waiting = seconds, niceness, max_waiting
+        self._stops_running = stops_running
         self._changed = threading.Condition()
-        self._queue: collections.deque[object] = collections.deque()  # the first of which is being made
+        self._queue: collections.deque[object] = collections.deque()  # the first entry is being compiled
         self._worker: _Worker | None = None
 
     def make(self, form: Form, tokens: Sequence[bytes], stop_ids: Sequence[int], stopping: threading.Event) -> object:
-        """Returns the automaton, or the error that making it raised; None if it would take more than it may."""
+        """Returns the automaton, or the error that compiling it raised; None if a limit was exceeded."""
         with self._turn(stopping):
             if self._worker is None or not self._worker.runs:
                 self._worker = _Worker(self._niceness)
@@ -113,8 +114,8 @@ class _Lane:
                 self._worker.ask(form, tokens, stop_ids, self._seconds)
                 while True:
                     with contextlib.suppress(queue.Empty):
-                        return self._worker.answer(POLL)
-                    if self._stops and stopping.is_set():
+                        return self._worker.answer(POLL_SECONDS)
+                    if self._stops_running and stopping.is_set():
                         raise FormsStopped(STOPPED)
             except BaseException:  # Ctrl-C, too
                 self._worker.end()
@@ -127,16 +128,16 @@ class _Lane:
 
     @contextlib.contextmanager
     def _turn(self, stopping: threading.Event) -> Iterator[None]:
-        """Waits for the process and has it for the block."""
+        """Waits for its turn and holds the process for the block."""
         turn = object()
         with self._changed:
-            if len(self._queue) > self._most_waiting:
-                raise FormsBusy(f"{self._most_waiting} other forms of answers wait to be made; ask again later")
+            if len(self._queue) > self._max_waiting:
+                raise FormsBusy(f"{self._max_waiting} other forms of answers wait to be compiled; ask again later")
             self._queue.append(turn)
         try:
             with self._changed:
                 while self._queue[0] is not turn:
-                    self._changed.wait(POLL)
+                    self._changed.wait(POLL_SECONDS)
                     if stopping.is_set():
                         raise FormsStopped(STOPPED)
             yield
@@ -147,11 +148,11 @@ class _Lane:
 
 
 class FormWorkers:
-    """Makes automata, from any thread."""
+    """Compiles forms; may be called from any thread."""
 
     def __init__(self) -> None:
-        self._quick = _Lane(QUICK, QUICK_NICENESS, QUICK_WAITING, stops=False)
-        self._slow = _Lane(SECONDS, SLOW_NICENESS, SLOW_WAITING, stops=True)
+        self._quick = _Lane(QUICK_SECONDS, QUICK_NICENESS, QUICK_QUEUE, stops_running=False)
+        self._slow = _Lane(SECONDS, SLOW_NICENESS, SLOW_QUEUE, stops_running=True)
         atexit.register(self.close)
 
     def make(
@@ -160,11 +161,11 @@ class FormWorkers:
         """Returns the automaton of a form.
 
         Args:
-            stopping: once it is set, only what is nearly there is waited for.
+            stopping: once it is set, the call waits only for automata that are nearly complete.
 
         Raises:
-            ValueError: as `token_automaton` and `Form.automaton` do, and where it would take too much memory or time.
-            FormsBusy: too many others wait.
+            ValueError: as `token_automaton` and `Form.automaton`, and if it takes too much memory or time.
+            FormsBusy: too many forms wait.
             FormsStopped: `stopping` was set.
         """
         answer = self._quick.make(form, tokens, stop_ids, stopping)
@@ -184,7 +185,7 @@ class FormWorkers:
 
 
 def _described(form: Form) -> str:
-    """Returns a form in a few words; a schema by its place in the request."""
+    """Describes a form for error messages; a schema by its place in the request."""
     text = str(form.value)
     if form.name == "json_schema":
         schema = json.loads(text)

@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 
 from eagle_jax.structured.automaton_builder import automaton_of
-from eagle_jax.structured.automaton_marks import after_reasoning, framed
+from eagle_jax.structured.automaton_marks import after_reasoning, surround
 from eagle_jax.structured.automaton_parts import either, literal
-from eagle_jax.structured.automaton_union import either_of
-from eagle_jax.structured.byte_automaton import ByteAutomaton, regex_automaton
+from eagle_jax.structured.automaton_union import union
+from eagle_jax.structured.byte_automaton import ByteAutomaton
 from eagle_jax.structured.json_schema import schema_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +20,11 @@ class Form:
     Attributes:
         name: name of the option: `choices`, `regex` or `json_schema`.
         value: value of the option.
-        between: texts before and after it, in which what is written like a special token may be one.
-        call: an alternative form: calls of functions.
-        reasoning: marks that begin and end reasoning, which may come before; where the prompt has the first one, it is
-            "" here, and reasoning comes.
-        drops_space: the decoder drops the first space of such an answer, so it may have one more.
+        between: texts before and after the answer, whose marks may be special tokens.
+        call: an alternative form, for tool calls.
+        reasoning: marks that begin and end optional reasoning before the answer; the first is "" if the prompt ends
+            with it, and the reasoning is required then.
+        drops_space: whether the decoder drops the first space of the answer, so that one more is allowed.
     """
 
     name: str
@@ -34,25 +35,25 @@ class Form:
     drops_space: bool = False
 
     def automaton(self) -> ByteAutomaton:
-        """Returns the automaton of matching answers. Raises ValueError if there is none, or if it is too large."""
+        """Returns the automaton of matching answers. Raises ValueError if no answer matches or it is too large."""
         if self.drops_space:
-            return _after_space(dataclasses.replace(self, drops_space=False).automaton())
+            return _with_optional_space(dataclasses.replace(self, drops_space=False).automaton())
         if self.reasoning is not None:
             return after_reasoning(dataclasses.replace(self, reasoning=None).automaton(), *self.reasoning, self.name)
         if self.call is not None:
-            alone = dataclasses.replace(self, call=None).automaton()
-            return either_of(alone, self.call.automaton(), f"{self.name} with calls")
-        return framed(self._alone(), *self.between, self.name)
+            without_calls = dataclasses.replace(self, call=None).automaton()
+            return union(without_calls, self.call.automaton(), f"{self.name} with calls")
+        return surround(self._bare_automaton(), *self.between, self.name)
 
-    def _alone(self) -> ByteAutomaton:
+    def _bare_automaton(self) -> ByteAutomaton:
         if isinstance(self.value, tuple):
             return automaton_of(either(*map(literal, self.value)), "choices")
         return regex_automaton(self.value) if self.name == "regex" else schema_automaton(self.value)
 
 
-def _after_space(automaton: ByteAutomaton) -> ByteAutomaton:
-    """Returns the automaton of the same texts after one more space, which those that begin with none may lack."""
-    following = np.where(automaton.next < 0, -1, automaton.next + 1)
-    first = following[:1].copy()
+def _with_optional_space(automaton: ByteAutomaton) -> ByteAutomaton:
+    """Returns the automaton of the same texts with one more space before them, optional before a non-space."""
+    transitions = np.where(automaton.next < 0, -1, automaton.next + 1)
+    first = transitions[:1].copy()
     first[0, ord(" ")] = 1
-    return ByteAutomaton(np.concatenate([first, following]), np.append(automaton.final[:1], automaton.final))
+    return ByteAutomaton(np.concatenate([first, transitions]), np.append(automaton.final[:1], automaton.final))

@@ -1,4 +1,4 @@
-"""The keywords of JSON schemas: which there are, and how their values are read."""
+"""The keywords of JSON schemas, and readers of their values."""
 
 import dataclasses
 import difflib
@@ -8,7 +8,7 @@ from typing import Any
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-# Keywords that describe, and never change what is valid.
+# Annotations, which never change what is valid.
 NOTES = {
     *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$schema"),
     *("$id", "$comment", "$defs", "definitions", "discriminator", "contentEncoding", "contentMediaType"),
@@ -35,12 +35,12 @@ FOLLOWED = APPLIED.union(*KEYWORDS.values())
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a schema stands.
+    """The place of a schema within the whole.
 
     Attributes:
-        name: name of the place, as errors say it.
-        root: the schema that references lead on from.
-        refs: references on the way here.
+        name: path to the place, for error messages.
+        root: the schema that references start from.
+        refs: references followed on the way.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Place:
         return dataclasses.replace(self, name=where)
 
 
-def followed(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+def effective_keywords(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns the keywords of a schema that change what is valid.
 
     Raises:
-        ValueError: one of them cannot be followed, or is spelt almost like one that can.
+        ValueError: a keyword is not supported, or looks like a misspelt one.
     """
     keywords = {name: value for name, value in schema.items() if name in FOLLOWED}
     for name in schema:
@@ -70,29 +70,29 @@ def followed(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
         if name in REFUSED:
             kinds = schema.get("type")
             accepted = KEYWORDS.get(kinds, APPLIED) if isinstance(kinds, str) else APPLIED
-            raise ValueError(f"{where}.{name} cannot be followed here; the keywords that can are {names(accepted)}")
-        # any other word describes, as validators have it, but a slip of the pen does not
+            raise ValueError(f"{where}.{name} is not supported; the supported keywords are {join_names(accepted)}")
+        # validators take unknown keywords for annotations, but a misspelt keyword is not meant as one
         meant = difflib.get_close_matches(name, FOLLOWED | REFUSED, 1, 0.85)
         if meant:
             raise ValueError(f"{where}.{name} is no keyword; expected {meant[0]}, or leave it out")
     return keywords
 
 
-def types(value: Any, where: str) -> list[str]:
-    """Returns the types that `type` names, one or several."""
+def read_types(value: Any, where: str) -> list[str]:
+    """Returns the list of types that the value of `type` names."""
     kinds = [value] if isinstance(value, str) else value
     if not isinstance(kinds, list) or not kinds or not all(kind in TYPES for kind in kinds):
         raise ValueError(f"{where}.type={json.dumps(value)[:60]}; expected one of {', '.join(TYPES)}, or a list")
     return kinds
 
 
-def guessed_types(keywords: Mapping[str, Any]) -> list[str]:
-    """Returns the types that answers have where a schema states none: those that its keywords are about."""
+def implied_types(keywords: Mapping[str, Any]) -> list[str]:
+    """Returns the types that the keywords of a schema without `type` apply to."""
     return [kind for kind in ("object", "array", "string", "number") if KEYWORDS[kind] & keywords.keys()]
 
 
-def count(keywords: Mapping[str, Any], name: str, where: str) -> int | None:
-    """Returns a number of characters, items or properties."""
+def read_count(keywords: Mapping[str, Any], name: str, where: str) -> int | None:
+    """Returns the value of a keyword that counts characters, items or properties; None if it is absent."""
     value = keywords.get(name)
     if value is None:
         return None
@@ -101,8 +101,8 @@ def count(keywords: Mapping[str, Any], name: str, where: str) -> int | None:
     return int(value)
 
 
-def entries(keywords: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
-    """Returns the object or list that a keyword has; an empty one where it is not there."""
+def read_container(keywords: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
+    """Returns the object or list that is a keyword's value; an empty one if it is absent."""
     value = keywords.get(name, kind())
     if not isinstance(value, kind):
         raise ValueError(
@@ -111,6 +111,6 @@ def entries(keywords: Mapping[str, Any], name: str, kind: type, where: str) -> A
     return value
 
 
-def names(of: Iterable[str]) -> str:
-    """Joins words in a line."""
+def join_names(of: Iterable[str]) -> str:
+    """Joins names, sorted, with commas."""
     return ", ".join(sorted(of)) or "none"

@@ -9,50 +9,50 @@ from typing import Any
 
 from eagle_jax.structured.automaton_builder import Part
 from eagle_jax.structured.automaton_parts import automaton, either, literal
-from eagle_jax.structured.byte_automaton import cached_automaton
-from eagle_jax.structured.json_keywords import BOUNDS, KEYWORDS, TYPES, count, names, types
+from eagle_jax.structured.json_keywords import BOUNDS, KEYWORDS, TYPES, join_names, read_count, read_types
 from eagle_jax.structured.json_numbers import Bound, numbers
 from eagle_jax.structured.json_regexes import NUMBER
+from eagle_jax.structured.regex_automaton import cached_automaton
 
-LARGEST = Decimal("1e400")  # of a bound
+MAX_BOUND = Decimal("1e400")
 
 
 def leaf(regex: str) -> Part:
-    """Matches an expression of this package."""
+    """Matches one of this package's regular expressions."""
     return automaton(cached_automaton(regex))
 
 
 def literals(keywords: Mapping[str, Any], where: str) -> Part:
-    """Matches the values of an `enum` that the schema's other keywords allow."""
-    values, others = keywords["enum"], {name: value for name, value in keywords.items() if name != "enum"}
+    """Matches those values of an `enum` that the schema's other keywords allow."""
+    values, other_keywords = keywords["enum"], {name: value for name, value in keywords.items() if name != "enum"}
     if not isinstance(values, list):
         raise ValueError(f"{where}.enum={json.dumps(values)[:60]}; expected a list")
-    left = [value for value in values if _fits(value, others, where)]
-    if not left:
-        raise ValueError(f"{where} allows no value; expected an enum with values of its type and within its bounds")
-    return either(*map(literal_of, left))
+    allowed = [value for value in values if _is_valid(value, other_keywords, where)]
+    if not allowed:
+        raise ValueError(f"{where} allows no value; expected an enum with values of the type and within the bounds")
+    return either(*map(literal_of, allowed))
 
 
 def literal_of(value: Any) -> Part:
-    """Matches a value as JSON writes it, with or without the spaces that `json.dumps` puts between."""
+    """Matches the JSON text of a value, with or without the spaces that `json.dumps` inserts."""
     texts = {json.dumps(value, ensure_ascii=False, separators=signs) for signs in ((",", ":"), (", ", ": "))}
     return either(*map(literal, sorted(texts)))
 
 
-def _fits(value: Any, keywords: Mapping[str, Any], where: str) -> bool:
-    """Returns whether a value has a schema's type and fits its keywords for values of that type."""
-    if not any(_is_a(value, kind) for kind in types(keywords.get("type", list(TYPES)), where)):
+def _is_valid(value: Any, keywords: Mapping[str, Any], where: str) -> bool:
+    """Returns whether a value has an allowed type and satisfies the keywords for that type."""
+    if not any(_has_type(value, kind) for kind in read_types(keywords.get("type", list(TYPES)), where)):
         return False
-    kind = next(kind for kind in TYPES if _is_a(value, kind))
+    kind = next(kind for kind in TYPES if _has_type(value, kind))
     if kind in ("object", "array"):
         unsupported = keywords.keys() & KEYWORDS[kind]
         if unsupported:
             raise ValueError(
-                f"{where} has enum or const beside {names(unsupported)}, which cannot be followed; leave it out"
+                f"{where} has enum or const with {join_names(unsupported)}, which is not supported; leave it out"
             )
     if kind == "string":
-        least, most = count(keywords, "minLength", where) or 0, count(keywords, "maxLength", where)
-        if len(value) < least or most is not None and len(value) > most:
+        min_length, max_length = read_count(keywords, "minLength", where) or 0, read_count(keywords, "maxLength", where)
+        if len(value) < min_length or max_length is not None and len(value) > max_length:
             return False
         try:
             return "pattern" not in keywords or re.search(keywords["pattern"], value) is not None
@@ -71,7 +71,7 @@ def _fits(value: Any, keywords: Mapping[str, Any], where: str) -> bool:
     return True
 
 
-def _is_a(value: Any, kind: str) -> bool:
+def _has_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer":
@@ -86,27 +86,25 @@ def number(keywords: Mapping[str, Any], where: str, *, integers: bool) -> Part:
         return leaf(NUMBER)
     low, high, multiple = _range(keywords, where)
     if integers and multiple is not None:
-        multiple = Fraction(multiple.numerator)  # the least whole number that is a multiple of it
+        multiple = Fraction(multiple.numerator)  # the smallest integer multiple
     try:
         part = numbers(low, high, integers=integers, multiple=multiple)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if part is None:
         kind = "whole number" if integers else "number"
-        ends = [str(keywords.get(name, keywords.get(other, "any"))) for name, other in ENDS]
-        of = "" if multiple is None else f" and a multiple of {keywords['multipleOf']}"
-        raise ValueError(
-            f"{where}: no {kind} is from {ends[0]} to {ends[1]}{of}; expected bounds with something between"
-        )
+        bounds = [str(keywords.get(name, keywords.get(other, "any"))) for name, other in BOUND_KEYWORDS]
+        multiple_text = "" if multiple is None else f" and a multiple of {keywords['multipleOf']}"
+        raise ValueError(f"{where}: no {kind} is from {bounds[0]} to {bounds[1]}{multiple_text}; expected wider bounds")
     return part
 
 
-ENDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+BOUND_KEYWORDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 
 
 def _range(keywords: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound | None, Fraction | None]:
-    """Returns the bounds of numbers, and what they are multiples of."""
-    low, high = (_bound(keywords, *ends, where) for ends in ENDS)
+    """Returns the lower and upper bound of numbers, and their common divisor (`multipleOf`)."""
+    low, high = (_bound(keywords, *ends, where) for ends in BOUND_KEYWORDS)
     multiple = _decimal(keywords, "multipleOf", where)
     if multiple is not None and multiple <= 0:
         raise ValueError(f"{where}.multipleOf={keywords['multipleOf']}; expected a number above 0")
@@ -114,7 +112,7 @@ def _range(keywords: Mapping[str, Any], where: str) -> tuple[Bound | None, Bound
 
 
 def _bound(keywords: Mapping[str, Any], name: str, exclusive: str, where: str) -> Bound | None:
-    """Returns the tighter of two bounds; `exclusive` may say of the other one that it is exclusive (OpenAPI 3.0)."""
+    """Returns the tighter of two bounds; `exclusive` may be a flag that excludes the other one (OpenAPI 3.0)."""
     is_excluded = keywords.get(exclusive) is True
     value = _decimal(keywords, name, where)
     other = None if isinstance(keywords.get(exclusive), bool) else _decimal(keywords, exclusive, where)
@@ -127,6 +125,6 @@ def _decimal(keywords: Mapping[str, Any], name: str, where: str) -> Decimal | No
     value = keywords.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(Decimal(repr(value))) < LARGEST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(Decimal(repr(value))) < MAX_BOUND:
         raise ValueError(f"{where}.{name}={json.dumps(value)[:60]}; expected a number between -1e400 and 1e400")
     return Decimal(repr(value))

@@ -1,4 +1,4 @@
-"""JSON schemas that hold together, as one: what a value has to be that fits all of them."""
+"""Merges JSON schemas that must all hold into one."""
 
 import json
 import math
@@ -6,41 +6,41 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from eagle_jax.structured.json_keywords import TYPES, types
+from eagle_jax.structured.json_keywords import TYPES, read_types
 
 Keywords = dict[str, Any]
 
 
-def merged(one: Keywords, other: Keywords, where: str) -> Keywords:
-    """Returns the keywords of two schemas as those of one; `allOf` stands where schemas within them meet.
+def merge_keywords(one: Keywords, other: Keywords, where: str) -> Keywords:
+    """Merges the keywords of two schemas; inner schemas are joined with `allOf`.
 
     Raises:
-        ValueError: two keywords differ that cannot be joined.
+        ValueError: a keyword has two values that cannot be joined.
     """
     if not one or not other:
         return one or other
-    one, other = _closed(one, other), _closed(other, one)
-    both = one | other
+    one, other = _with_extra_schemas(one, other), _with_extra_schemas(other, one)
+    result = one | other
     for name in one.keys() & other.keys():
         first, second = one[name], other[name]
         if first != second or isinstance(first, bool) != isinstance(second, bool):
-            if name not in JOINED:
+            if name not in JOIN_RULES:
                 raise ValueError(
                     f"{where} has {name} twice, {json.dumps(first)[:60]} and {json.dumps(second)[:60]}, which cannot "
                     "be followed together here; merge them into one"
                 )
             try:
-                both[name] = JOINED[name](first, second)
+                result[name] = JOIN_RULES[name](first, second)
             except (TypeError, AttributeError):
                 raise ValueError(
-                    f"{where}.{name}={json.dumps(first)[:60]} beside {json.dumps(second)[:60]}; expected two values of "
-                    "the kind that the keyword has"
+                    f"{where}.{name}={json.dumps(first)[:60]} with {json.dumps(second)[:60]}; expected two values of "
+                    "the keyword's type"
                 ) from None
-    return both
+    return result
 
 
-def _closed(one: Keywords, other: Keywords) -> Keywords:
-    """Adds to the properties of a schema what another one says of properties that it does not name."""
+def _with_extra_schemas(one: Keywords, other: Keywords) -> Keywords:
+    """Applies another schema's `additionalProperties` to properties that only the first schema names."""
     extra, named = other.get("additionalProperties", True), other.get("properties", {})
     properties = one.get("properties")
     if extra is True or not isinstance(properties, Mapping) or not isinstance(named, Mapping):
@@ -63,7 +63,7 @@ def _by_name(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _types(one: Any, other: Any) -> list[str]:
-    first, second = types(one, "the schema"), types(other, "the schema")
+    first, second = read_types(one, "the schema"), read_types(other, "the schema")
     return [
         kind
         for kind in TYPES
@@ -73,17 +73,17 @@ def _types(one: Any, other: Any) -> list[str]:
     ]
 
 
-def _key(value: Any) -> str:
-    """Alike for values that JSON Schema takes for equal."""
+def _canonical(value: Any) -> str:
+    """Returns the same text for values that are equal in JSON Schema, such as 1 and 1.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)
 
 
-def _least_multiple(one: Any, other: Any) -> int | float:
+def _common_multiple(one: Any, other: Any) -> int | float:
     first, second = (Fraction(repr(value)) for value in (one, other))
-    least = Fraction(math.lcm(first.numerator, second.numerator), math.gcd(first.denominator, second.denominator))
-    return int(least) if least.denominator == 1 else float(least)
+    multiple = Fraction(math.lcm(first.numerator, second.numerator), math.gcd(first.denominator, second.denominator))
+    return int(multiple) if multiple.denominator == 1 else float(multiple)
 
 
 def _exclusive(tighter: Callable[..., Any]) -> Callable[[Any, Any], Any]:
@@ -95,15 +95,15 @@ def _exclusive(tighter: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return join
 
 
-# What two values of a keyword are together.
-JOINED: dict[str, Callable[[Any, Any], Any]] = {
+# How two values of a keyword are joined.
+JOIN_RULES: dict[str, Callable[[Any, Any], Any]] = {
     "type": _types,
-    "enum": lambda one, other: [value for value in one if _key(value) in map(_key, other)],
+    "enum": lambda one, other: [value for value in one if _canonical(value) in map(_canonical, other)],
     "required": lambda one, other: [*one, *(name for name in other if name not in one)],
     "properties": _by_name,
     "patternProperties": _by_name,
     "uniqueItems": lambda one, other: bool(one or other),
-    "multipleOf": _least_multiple,
+    "multipleOf": _common_multiple,
     **dict.fromkeys(("items", "additionalItems", "additionalProperties", "unevaluatedProperties"), _both),
     "propertyNames": _both,
     **dict.fromkeys(("minimum", "minLength", "minItems", "minProperties"), max),

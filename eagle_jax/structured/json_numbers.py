@@ -1,4 +1,4 @@
-"""Automata of the numbers between two bounds, digit by digit: as many states as the bounds have digits, times a few."""
+"""Automata of the numbers between two bounds, digit by digit; the number of states is linear in the bounds' digits."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from eagle_jax.structured.automaton_builder import Part
 from eagle_jax.structured.automaton_parts import automaton, either, literal, sequence
-from eagle_jax.structured.byte_automaton import ByteAutomaton, explored
+from eagle_jax.structured.byte_automaton import ByteAutomaton, explore
 
 ZERO, NINE, POINT = ord("0"), ord("9"), ord(".")
 
@@ -41,14 +41,14 @@ class Bound:
 
 
 class _Digits(NamedTuple):
-    """The digits that were read of a magnitude.
+    """State after some digits of a magnitude.
 
     Attributes:
-        size: digits of the part that is being read, as far as it matters.
-        low, high: -1, 0 and 1 where they are below, at and above as many digits of the bounds.
-        remainder: by what the number has to be a multiple of.
+        size: digits read of the current part (before or after the point), capped where more make no difference.
+        low, high: -1, 0 or 1: the digits are below, equal to or above the same number of digits of the bounds.
+        remainder: remainder modulo the required divisor.
         has_point: whether the point was read.
-        is_zero: whether the part before the point is 0, after which no digit comes.
+        is_zero: whether the part before the point is 0, so that no further digit may follow it.
     """
 
     size: int = 0
@@ -60,76 +60,80 @@ class _Digits(NamedTuple):
 
 
 def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: Fraction | None = None) -> Part | None:
-    """Matches the numbers of a range without exponents, whole ones or all; None if there are none.
+    """Matches the integers or numbers of a range, without exponents; None if there are none.
 
     Args:
-        low, high: None where the range is open.
-        multiple: what they are multiples of; its decimal fraction ends.
+        low, high: bounds; None if there is none.
+        multiple: common divisor, a finite decimal fraction.
 
     Raises:
         ValueError: there would be too many states.
     """
     signs = []
     if low is None or low.value < 0:
-        least = _larger(Bound(Decimal(int(integers))), None if high is None else high.negated())  # there is no -0
-        signs.append((literal("-"), _magnitudes(least, None if low is None else low.negated(), integers, multiple)))
+        smallest_magnitude = _tighter_lower_bound(
+            Bound(Decimal(int(integers))), None if high is None else high.negated()
+        )  # there is no -0
+        signs.append(
+            (literal("-"), _magnitudes(smallest_magnitude, None if low is None else low.negated(), integers, multiple))
+        )
     if high is None or high.value >= 0:
-        signs.append((literal(""), _magnitudes(_larger(Bound(Decimal(0)), low), high, integers, multiple)))
+        signs.append((literal(""), _magnitudes(_tighter_lower_bound(Bound(Decimal(0)), low), high, integers, multiple)))
     parts = [sequence(sign, automaton(magnitudes)) for sign, magnitudes in signs if magnitudes.final.any()]
     return either(*parts) if parts else None
 
 
-def _larger(one: Bound, other: Bound | None) -> Bound:
-    """Returns the tighter one of two lower bounds."""
-    if other is None or other.value < one.value:
-        return one
-    return other if other.value > one.value or not other.is_included else one
+def _tighter_lower_bound(first: Bound, second: Bound | None) -> Bound:
+    """Returns the tighter of two lower bounds."""
+    if second is None or second.value < first.value:
+        return first
+    return second if second.value > first.value or not second.is_included else first
 
 
 @functools.lru_cache(maxsize=256)
 def _magnitudes(low: Bound, high: Bound | None, integers: bool, multiple: Fraction | None) -> ByteAutomaton:
-    """Matches numbers from `low` >= 0 to `high` without a sign and without leading zeros."""
-    places = 0 if integers else None if multiple is None else _places(multiple)
-    modulus = 1 if multiple is None else int(multiple * 10 ** (places or 0))
-    rules = _Rules(low, high, places, modulus)
-    return explored(_Digits(), rules.steps, rules.is_final, "numbers with these bounds and multipleOf")
+    """Matches unsigned numbers from `low` >= 0 to `high`, without leading zeros."""
+    decimals = 0 if integers else None if multiple is None else _num_decimals(multiple)
+    modulus = 1 if multiple is None else int(multiple * 10 ** (decimals or 0))
+    rules = _NumberRules(low, high, decimals, modulus)
+    return explore(_Digits(), rules.steps, rules.is_final, "numbers with these bounds and multipleOf")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rules:
-    """How a magnitude may go on.
+class _NumberRules:
+    """The digits that may follow in a magnitude.
 
     Attributes:
-        low, high: its bounds.
-        places: how many digits after the point it may have; None is any number of them.
-        modulus: what divides it, without the point after so many digits.
+        low, high: bounds.
+        decimals: maximum number of digits after the point; None is no maximum.
+        modulus: divisor of the magnitude times `10 ** decimals`.
     """
 
     low: Bound
     high: Bound | None
-    places: int | None
+    decimals: int | None
     modulus: int
 
     def steps(self, digits: _Digits) -> Iterable[tuple[int, int, _Digits]]:
         for digit in range(10):
-            further = self._after_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
-            if further is not None:
-                yield ZERO + digit, ZERO + digit, further
-        if digits.size and not digits.has_point and self.places != 0:
+            next_digits = self._after_point(digits, digit) if digits.has_point else self._before_point(digits, digit)
+            if next_digits is not None:
+                yield ZERO + digit, ZERO + digit, next_digits
+        if digits.size and not digits.has_point and self.decimals != 0:
             low, high = self._relations(digits)
             if low >= 0 >= high:
                 yield POINT, POINT, _Digits(0, low, high, digits.remainder, True)
 
     def is_final(self, digits: _Digits) -> bool:
         low, high = self._relations(digits)
-        behind = digits.size if digits.has_point else 0
-        reaches = low > 0 or low == 0 and behind >= len(self.low.fraction) and self.low.is_included
+        num_decimals = digits.size if digits.has_point else 0
+        reaches = low > 0 or low == 0 and num_decimals >= len(self.low.fraction) and self.low.is_included
         stays = (
             high < 0
             or self.high is not None
-            and (high == 0 and (behind < len(self.high.fraction) or self.high.is_included))
+            and (high == 0 and (num_decimals < len(self.high.fraction) or self.high.is_included))
         )
-        missing = (self.places or 0) - behind
+        missing = (self.decimals or 0) - num_decimals
         return digits.size > 0 and reaches and stays and digits.remainder * 10 ** max(0, missing) % self.modulus == 0
 
     def _before_point(self, digits: _Digits, digit: int) -> _Digits | None:
@@ -137,40 +141,40 @@ class _Rules:
         if digits.is_zero or self.high and digits.size >= len(high):
             return None
         count = min(digits.size + 1, max(len(low), len(high)) + 1)
-        return self._with(digits, digit, count, low, high, is_zero=digits.size == 0 and digit == 0)
+        return self._append(digits, digit, count, low, high, is_zero=digits.size == 0 and digit == 0)
 
     def _after_point(self, digits: _Digits, digit: int) -> _Digits | None:
         low, high = self.low.fraction, self.high.fraction if self.high else ""
-        if self.places is not None and digits.size >= self.places:
+        if self.decimals is not None and digits.size >= self.decimals:
             return None
-        count = min(digits.size + 1, max(len(low), len(high), self.places or 0, 1))
-        following = self._with(digits, digit, count, low, high)
-        return following if following.low >= 0 >= following.high else None
+        count = min(digits.size + 1, max(len(low), len(high), self.decimals or 0, 1))
+        next_digits = self._append(digits, digit, count, low, high)
+        return next_digits if next_digits.low >= 0 >= next_digits.high else None
 
-    def _with(self, digits: _Digits, digit: int, count: int, low: str, high: str, is_zero: bool = False) -> _Digits:
+    def _append(self, digits: _Digits, digit: int, count: int, low: str, high: str, is_zero: bool = False) -> _Digits:
         remainder = (10 * digits.remainder + digit) % self.modulus
-        least, most = (int(bound[digits.size]) if digits.size < len(bound) else 0 for bound in (low, high))
-        above = digits.low or (digit > least) - (digit < least)
-        below = (digits.high or (digit > most) - (digit < most)) if self.high else -1
+        low_digit, high_digit = (int(bound[digits.size]) if digits.size < len(bound) else 0 for bound in (low, high))
+        above = digits.low or (digit > low_digit) - (digit < low_digit)
+        below = (digits.high or (digit > high_digit) - (digit < high_digit)) if self.high else -1
         return _Digits(count, above, below, remainder, digits.has_point, is_zero)
 
     def _relations(self, digits: _Digits) -> tuple[int, int]:
-        """Returns whether what was read is below, at or above as much of the bounds."""
+        """Returns how the digits so far compare with the lower and the upper bound (-1, 0 or 1)."""
         if digits.has_point:
             return digits.low, digits.high
         return _relation(digits, digits.low, self.low), _relation(digits, digits.high, self.high)
 
 
 def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
-    """Returns whether an integer whose digits compare so is below (-1), at (0) or above (1) a bound's whole part."""
+    """Returns how an integer compares with a bound's whole part (-1, 0 or 1), given how the digits compare."""
     if bound is None:
         return -1
     return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared
 
 
-def _places(multiple: Fraction) -> int:
-    """Returns how many digits after the point the multiples of a number have. Raises ValueError if they do not end."""
-    places = next((places for places in range(20) if (multiple * 10**places).denominator == 1), None)
-    if places is None:
+def _num_decimals(multiple: Fraction) -> int:
+    """Returns the number of decimals of a number's multiples. Raises ValueError if there are more than 19."""
+    decimals = next((decimals for decimals in range(20) if (multiple * 10**decimals).denominator == 1), None)
+    if decimals is None:
         raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected 19 at most")
-    return places
+    return decimals

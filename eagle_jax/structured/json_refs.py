@@ -1,15 +1,15 @@
-"""References within a schema, and whether alternatives exclude each other."""
+"""References within a schema, and mutual exclusion of alternatives."""
 
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from eagle_jax.structured.json_keywords import TYPES, entries, guessed_types
+from eagle_jax.structured.json_keywords import TYPES, implied_types, read_container
 
 
 def resolve_pointer(root: Any, ref: str) -> Any:
-    """Returns the place in a schema that a JSON pointer names; None if there is none."""
+    """Returns the part of a schema that a JSON pointer refers to; None if there is none."""
     node = root
     for part in (unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.removeprefix("#").split("/")[1:]):
         if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
@@ -22,18 +22,18 @@ def resolve_pointer(root: Any, ref: str) -> Any:
 
 
 def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any) -> bool:
-    """Returns whether no answer fits two of the schemas: their types differ, constants of theirs do, or one requires
-    what another one does not allow or, as answers have no other properties than a schema names, never has.
+    """Returns whether no answer is valid for two of the schemas: their types or constants differ, or one requires a
+    property that the other forbids or does not name (answers have only properties that a schema names).
 
     Args:
-        common: what holds for all of them.
+        common: keywords that apply to all schemas.
     """
-    opened = [_opened(schema, common, root) for schema in schemas]
-    return all(_exclude(one, other, root) for one, other in itertools.combinations(opened, 2))
+    resolved = [_resolved(schema, common, root) for schema in schemas]
+    return all(_exclude(first, second, root) for first, second in itertools.combinations(resolved, 2))
 
 
-def _opened(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
-    """Returns a schema with what it refers to, as far as that can be resolved, and with the keywords next to it."""
+def _resolved(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
+    """Returns a schema with its references resolved where possible, merged with the keywords around it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
             return schema
@@ -48,8 +48,8 @@ def _opened(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
         schema = {**target, **rest} if isinstance(target, Mapping) else target
     if not isinstance(schema, Mapping):
         return schema
-    named = [entries(one, "properties", dict, "oneOf") for one in (common, schema)]
-    required = [entries(one, "required", list, "oneOf") for one in (common, schema)]
+    named = [read_container(one, "properties", dict, "oneOf") for one in (common, schema)]
+    required = [read_container(one, "required", list, "oneOf") for one in (common, schema)]
     joined = {"properties": {**named[0], **named[1]}, "required": [*required[0], *required[1]]}
     return {**common, **schema, **{name: value for name, value in joined.items() if value}}
 
@@ -59,25 +59,25 @@ def _exclude(one: Any, other: Any, root: Any) -> bool:
         return True
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return False
-    if _differ(_constants(one), _constants(other)):
+    if _have_no_common_value(_constants(one), _constants(other)):
         return True
-    return _never_fits(one, other, root) and _never_fits(other, one, root)
+    return _disjoint_from(one, other, root) and _disjoint_from(other, one, root)
 
 
-def _never_fits(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
-    """Returns whether no answer to one schema fits another one."""
-    shared = _kinds(one, guessed_types(one) or TYPES) & _kinds(other, TYPES)
+def _disjoint_from(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
+    """Returns whether no answer to one schema is valid for the other."""
+    shared = _kinds(one, implied_types(one) or TYPES) & _kinds(other, TYPES)
     if shared - {"object"}:
         return False
-    named, others = (entries(schema, "properties", dict, "oneOf") for schema in (one, other))
-    required, needed = (entries(schema, "required", list, "oneOf") for schema in (one, other))
+    named, others = (read_container(schema, "properties", dict, "oneOf") for schema in (one, other))
+    required, needed = (read_container(schema, "required", list, "oneOf") for schema in (one, other))
     is_closed = bool(named) or one.get("additionalProperties") is False and "patternProperties" not in one
     for name in (name for name in needed if isinstance(name, str)):
         if name not in named and name not in required:
             if is_closed:
                 return True
         elif name in named and name in others:
-            if _differ(*(_constants(_opened(schemas[name], {}, root)) for schemas in (named, others))):
+            if _have_no_common_value(*(_constants(_resolved(schemas[name], {}, root)) for schemas in (named, others))):
                 return True
     is_narrow = other.get("additionalProperties") is False and "patternProperties" not in other
     is_foreign = is_narrow and any(isinstance(name, str) and name not in others for name in required)
@@ -91,14 +91,14 @@ def _constants(schema: Any) -> list[Any] | None:
     return values if isinstance(values, list) else None
 
 
-def _differ(first: list[Any] | None, second: list[Any] | None) -> bool:
-    """Returns whether both have constants, and none in common."""
+def _have_no_common_value(first: list[Any] | None, second: list[Any] | None) -> bool:
+    """Returns whether both are lists without a common value."""
     return first is not None and second is not None and not any(value in second for value in first)
 
 
-def _kinds(schema: Mapping[str, Any], unsaid: Iterable[str]) -> set[str]:
-    """Returns the types that a value of a schema may have, an integer being a number as well."""
-    kinds = schema.get("type", [*unsaid])
+def _kinds(schema: Mapping[str, Any], default_types: Iterable[str]) -> set[str]:
+    """Returns the types that a schema allows; "number" includes "integer"."""
+    kinds = schema.get("type", [*default_types])
     kinds = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if isinstance(kind, str)}
     return (
         kinds | ({"integer"} if "number" in kinds else set()) | ({"null"} if schema.get("nullable") is True else set())

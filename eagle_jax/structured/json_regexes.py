@@ -1,4 +1,4 @@
-"""Regular expressions of JSON's strings and numbers, and of the formats and patterns that a schema names."""
+"""Regular expressions of JSON strings and numbers, and of the formats and patterns of schemas."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ _DATE = (
 )
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _LABEL = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
-_LABELS = "[a-z0-9]+([.-][a-z0-9]+)*"  # of any length: few states, so that they can be counted
+_LABELS = "[a-z0-9]+([.-][a-z0-9]+)*"  # of any length: few states, so that the length can be counted too
 _SERVER, _PATH = rf"https?://{_LABELS}(:[1-9][0-9]{{0,3}})?", "(/[A-Za-z0-9._~+-]*)*"
 FORMATS = {
     "date": _DATE,
@@ -35,18 +35,18 @@ FORMATS = {
 FORMATS |= {f"iri{kind}": FORMATS[f"uri{kind}"] for kind in ("", "-reference")}
 FORMATS |= {"uri-template": FORMATS["uri"]} | {f"idn-{kind}": FORMATS[kind] for kind in ("email", "hostname")}
 
-_SAFE = r'[^"\\\x00-\x1F\x7F-\x9F]'  # characters of a JSON string that stand for themselves
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # as ECMA-262 has them, of characters that need no escape
+_SAFE = r'[^"\\\x00-\x1F\x7F-\x9F]'  # characters that need no escape in a JSON string
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # those of ECMA-262, restricted to such characters
 
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """One alternative of a pattern, as expressions of JSON strings.
+    """One alternative of a pattern, as regular expressions of JSON strings.
 
     Attributes:
-        regex: regular expression of its texts.
-        conditions: further expressions, from look-ahead at its beginning, and whether a text has to match each of them
-            or must not.
+        regex: the expression that a string matches.
+        conditions: look-ahead at the beginning: further expressions, each with whether a string must match it (True)
+            or must not (False).
     """
 
     regex: str
@@ -54,15 +54,15 @@ class Alternative:
 
 
 def escaped(text: str) -> str:
-    """Returns a regular expression that matches this text alone."""
+    """Returns a regular expression that matches exactly this text."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
 
 def alternatives(pattern: str) -> list[Alternative]:
-    """Returns the JSON strings, without escapes, in which a schema's `pattern` (ECMA-262) finds something.
+    """Returns the alternatives of a schema's `pattern` (ECMA-262), which match JSON strings without escapes.
 
     Raises:
-        ValueError: the pattern has what no finite automaton holds, or means characters that JSON escapes.
+        ValueError: no finite automaton expresses the pattern, or it matches characters that JSON escapes.
     """
     return [_alternative(one) for one in _split(pattern)]
 
@@ -90,20 +90,20 @@ def _alternative(pattern: str) -> Alternative:
 
 
 def _string(body: str, begins: bool) -> str:
-    """Returns a regex of JSON strings that a pattern without look-ahead matches; at their beginning if it `begins`."""
+    """Returns the regex of JSON strings that match a pattern without look-ahead, anchored at the start if `begins`."""
     ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2 == 1
     body = body[: len(body) - ends]
-    out, place = [], 0
+    pieces, place = [], 0
     while place < len(body):
-        taken, written = _piece(body, place)
-        out.append(written)
-        place += taken
+        size, regex = _piece(body, place)
+        pieces.append(regex)
+        place += size
     anything = f"{_SAFE}*"
-    return f'"{"" if begins else anything}({"".join(out)}){"" if ends else anything}"'
+    return f'"{"" if begins else anything}({"".join(pieces)}){"" if ends else anything}"'
 
 
 def _size(body: str, place: int) -> int:
-    """Returns how many characters the escape, the class or the sign has that begins at a place."""
+    """Returns the length of the escape, class or character at a place."""
     if body[place] == "\\":
         return 2
     if body[place] != "[":
@@ -115,7 +115,7 @@ def _size(body: str, place: int) -> int:
 
 
 def _end_of_group(body: str, place: int) -> int:
-    """Returns the place after the group that begins at a place. Raises ValueError if it does not end."""
+    """Returns the end of the group that begins at a place. Raises ValueError if it is not closed."""
     depth = 0
     while place < len(body):
         depth += (body[place] == "(") - (body[place] == ")")
@@ -126,7 +126,7 @@ def _end_of_group(body: str, place: int) -> int:
 
 
 def _piece(body: str, place: int) -> tuple[int, str]:
-    """Returns how many characters of a pattern the next piece has, and what it is in Rust's syntax."""
+    """Returns the length of the next piece of a pattern, and the piece in Rust's syntax."""
     character = body[place]
     if character == "\\":
         return 2, _escape(body[place + 1 : place + 2])
@@ -135,16 +135,14 @@ def _piece(body: str, place: int) -> tuple[int, str]:
     if character == ".":
         return 1, _SAFE
     if body.startswith("(?", place) and not body.startswith("(?:", place):
-        raise ValueError("has a group that begins with (?; expected plain groups, or (?: alone")
+        raise ValueError("has a group that begins with (?; expected plain groups or (?:")
     if character in '"^$' or ord(character) < 32:
-        raise ValueError(
-            f"has {character!r} within; expected anchors at its ends alone, and no quotes or control codes"
-        )
+        raise ValueError(f"contains {character!r}; expected anchors only at the ends, and no quotes or control codes")
     return 1, r"\/".replace("\\", "") if character == "/" else character
 
 
 def _escape(letter: str) -> str:
-    """Returns what `\\letter` is outside of brackets."""
+    """Returns the regex of the escape `\\letter` outside brackets."""
     if letter in _CLASSES:
         return f"[{_CLASSES[letter]}]"
     if letter and letter.lower() in _CLASSES:
@@ -155,7 +153,7 @@ def _escape(letter: str) -> str:
 
 
 def _class(body: str, place: int) -> tuple[int, str]:
-    """Returns a class in brackets."""
+    """Returns the length of the bracketed class at a place, and its regex."""
     end = place + _size(body, place) - 1
     inside = body[place + 1 : end]
     if inside in (r"\s\S", r"\S\s", r"\d\D", r"\D\d", r"\w\W", r"\W\w"):

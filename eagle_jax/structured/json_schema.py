@@ -1,8 +1,8 @@
-"""JSON schemas as automata: every text that one accepts is valid JSON and fits the schema.
+"""JSON schemas as automata: every accepted text is valid JSON and valid for the schema.
 
-An automaton may accept fewer texts than the schema allows: properties come in the schema's order, there are no others
-than the schema names, and at most one space stands where JSON allows any. Keywords that are unknown, or that no finite
-automaton can express, are refused by name.
+An automaton may accept fewer texts than the schema allows: properties keep the schema's order, there are no properties
+that the schema does not name, and at most one space stands where JSON allows any. Unknown keywords, and keywords that
+no finite automaton expresses, are rejected by name.
 """
 
 import dataclasses
@@ -12,56 +12,56 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.structured.automaton_builder import Part, automaton_of
-from eagle_jax.structured.automaton_marks import marked
+from eagle_jax.structured.automaton_marks import with_marks
 from eagle_jax.structured.automaton_parts import automaton, either, literal, sequence
 from eagle_jax.structured.byte_automaton import ByteAutomaton, TooLarge, too_large
 from eagle_jax.structured.json_containers import any_value, array, object_of, objects
-from eagle_jax.structured.json_keywords import Place, followed, guessed_types, types
+from eagle_jax.structured.json_keywords import Place, effective_keywords, implied_types, read_types
 from eagle_jax.structured.json_leaves import literals, number
-from eagle_jax.structured.json_merge import merged
+from eagle_jax.structured.json_merge import merge_keywords
 from eagle_jax.structured.json_refs import exclude_each_other, resolve_pointer
 from eagle_jax.structured.json_strings import string
 
-DEEPEST = 5  # levels of objects and arrays in any JSON object
-MOST_SCHEMAS = 4_000  # that are written, one that is referred to each time
+MAX_DEPTH = 5  # nested objects and arrays in `{"type": "object"}`
+MAX_SCHEMAS = 4_000  # schemas expanded, counting every reference
 # A schema with this keyword is a document of its own: references start from it, and errors name the keyword's value.
 PLACE_KEYWORD = "x-eagle-jax-root"
-# The pair of texts, not JSON, that stand before and after what a schema with this keyword allows.
+# The value of this keyword is a pair of texts, not JSON, that surround the schema's values.
 BETWEEN = "x-eagle-jax-between"
 Keywords = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much of what may be endless is followed.
+    """Limits on the unbounded parts of a schema.
 
     Attributes:
-        levels: how many times a reference may stand within what it refers to.
-        longest: characters of a string that are counted; a larger `maxLength` counts as this number.
-        items: of an array that are counted; a larger `maxItems` counts as this number.
+        max_recursion: how deeply a reference may be nested in itself.
+        max_length: maximum number of characters of a string; a larger `maxLength` is reduced to it.
+        max_items: maximum number of items of an array; a larger `maxItems` is reduced to it.
     """
 
-    levels: int
-    longest: int
-    items: int
+    max_recursion: int
+    max_length: int
+    max_items: int
 
 
-# The first that is not too large. States of items multiply by their number, so lists are cut last.
+# The first that gives no too large automaton is taken. Lists are cut last: items multiply the number of states.
 EFFORTS = (Effort(4, 1800, 1000), Effort(2, 600, 1000), Effort(1, 200, 1000), Effort(1, 64, 6))
 
 
 @functools.lru_cache(maxsize=1)
 def any_object() -> ByteAutomaton:
-    """Matches JSON objects that nest at most `DEEPEST` deep."""
-    return automaton_of(object_of(any_value(DEEPEST - 1)), "any JSON object")
+    """Matches any JSON object with at most `MAX_DEPTH` nested levels."""
+    return automaton_of(object_of(any_value(MAX_DEPTH - 1)), "any JSON object")
 
 
 def schema_automaton(schema: str) -> ByteAutomaton:
-    """Returns the automaton of a schema, which is JSON itself.
+    """Returns the automaton of a schema in JSON.
 
     Raises:
-        ValueError: it has a keyword that cannot be followed here, allows nothing, or its automaton is too large; the
-            message names the place.
+        ValueError: a keyword is not supported, no value is valid, or the automaton is too large; the message names
+            the place.
     """
     parsed = json.loads(schema)
     place = "json_schema"
@@ -70,19 +70,19 @@ def schema_automaton(schema: str) -> ByteAutomaton:
     if isinstance(parsed, Mapping) and {**parsed, PLACE_KEYWORD: ""} == {"type": "object", PLACE_KEYWORD: ""}:
         return any_object()
     try:
-        return _with_least_effort(parsed, place)
+        return _largest_automaton(parsed, place)
     except RecursionError:
-        raise ValueError(f"{place} nests too deeply to be followed; use fewer levels") from None
+        raise ValueError(f"{place} is nested too deeply; use fewer levels") from None
 
 
-def _with_least_effort(parsed: Any, place: str) -> ByteAutomaton:
+def _largest_automaton(parsed: Any, place: str) -> ByteAutomaton:
     problem: TooLarge | None = None
     for effort in EFFORTS:
         writer = _Writer(parsed, effort)
         try:
             part = writer.write([parsed], Place(place, parsed))
             if part is None:
-                raise ValueError(writer.why_nothing(place))
+                raise ValueError(writer.empty_error(place))
             return automaton_of(part, place)
         except TooLarge as error:
             problem = error
@@ -93,29 +93,29 @@ def _with_least_effort(parsed: Any, place: str) -> ByteAutomaton:
 
 
 class _Writer:
-    """Makes the parts of one schema's automaton; None is that of a schema that allows nothing."""
+    """Turns one schema into parts of an automaton; a part is None if no value is valid."""
 
     def __init__(self, root: Any, effort: Effort):
         self._effort = effort
-        self._written = 0
-        self._nothing = ""  # the first place that allows nothing, and why
-        self.is_cut = False  # whether anything was followed less far than the schema goes
+        self._num_written = 0
+        self._empty_reason = ""  # why the first place without valid values has none
+        self.is_cut = False  # whether a limit of `effort` was applied
 
-    def why_nothing(self, place: str) -> str:
-        """Returns the error about a schema that allows nothing."""
-        return self._nothing or f"{place} allows nothing; expected a schema that allows something"
+    def empty_error(self, place: str) -> str:
+        """Returns the error message for a schema without valid values."""
+        return self._empty_reason or f"{place} allows nothing; expected a schema that allows something"
 
     def write(self, schemas: list[Any], place: Place) -> Part | None:
-        """Returns the part of the values that fit all of several schemas."""
-        self._written += 1
-        if self._written > MOST_SCHEMAS:
+        """Returns the part that matches values valid for all of the schemas; None if there are no such values."""
+        self._num_written += 1
+        if self._num_written > MAX_SCHEMAS:
             raise too_large(place.name)
         if len(schemas) == 1 and isinstance(schemas[0], Mapping) and BETWEEN in schemas[0]:
             schema = dict(schemas[0])
             before, after = schema.pop(BETWEEN)
             inner = self.write([schema], place)
-            return None if inner is None else sequence(marked(before), inner, marked(after))
-        flat = self._flat(schemas, place)
+            return None if inner is None else sequence(with_marks(before), inner, with_marks(after))
+        flat = self._flatten(schemas, place)
         if flat is None:
             return None
         keywords, choices, place, or_null = flat
@@ -123,74 +123,72 @@ class _Writer:
             part = self._alternatives(keywords, choices, place)
         elif keywords.get("type") == []:
             part = None
-            self._allows_nothing(f"{place.name} allows nothing: its types exclude each other; change one of them")
+            self._note_empty(f"{place.name} allows nothing: its types exclude each other; change one of them")
         elif "enum" in keywords:
             part = literals(keywords, place.name)
         else:
-            part = self._typed(keywords, place)
+            part = self._types_part(keywords, place)
         return either(*(one for one in (part, literal("null")) if one is not None)) if or_null else part
 
     def values(self, schema: Any, place: Place) -> list[Any] | None:
-        """Returns the values that a schema lists; None if it does not."""
-        keywords, choices, _, _ = self._flat([schema], place) or ({}, [], place, False)
+        """Returns the values that a schema enumerates; None if it does not."""
+        keywords, choices, _, _ = self._flatten([schema], place) or ({}, [], place, False)
         if keywords.get("type") == "boolean" and not choices:
             return [True, False]
         return keywords["enum"] if isinstance(keywords.get("enum"), list) and not choices else None
 
-    def _flat(
+    def _flatten(
         self, schemas: list[Any], place: Place
     ) -> tuple[Keywords, list[tuple[str, list[Any]]], Place, bool] | None:
-        """Merges schemas: keywords, alternatives next to them, and whether null is a value too."""
+        """Merges schemas; returns keywords, lists of alternatives, the place, and whether null is valid too."""
         keywords, choices, or_null = Keywords(), list[tuple[str, list[Any]]](), False
-        open_ = [*schemas]
-        while open_:
-            schema = open_.pop(0)
+        pending = [*schemas]
+        while pending:
+            schema = pending.pop(0)
             if schema is True:
                 continue
             if schema is False or schema in ({"not": {}}, {"not": True}):
-                self._allows_nothing(f"{place.name} is false, which allows nothing; expected another schema")
+                self._note_empty(f"{place.name} is false, which allows nothing; expected another schema")
                 return None
             if not isinstance(schema, Mapping):
                 raise ValueError(f"{place.name}={json.dumps(schema)[:60]}; expected an object")
             if isinstance(schema.get(PLACE_KEYWORD), str) and schema is not place.root:
                 place = Place(schema[PLACE_KEYWORD], schema, place.refs)
-            followed_keywords = followed(schema, place.name)
-            if followed_keywords.pop("nullable", False) is True:
-                if followed_keywords.get("type") is None:
+            effective = effective_keywords(schema, place.name)
+            if effective.pop("nullable", False) is True:
+                if effective.get("type") is None:
                     or_null = len(schemas) == 1
                 else:
-                    followed_keywords["type"] = list(
-                        dict.fromkeys([*types(followed_keywords["type"], place.name), "null"])
-                    )
-            if "const" in followed_keywords:
-                followed_keywords = (
-                    merged({"enum": [followed_keywords.pop("const")]}, followed_keywords, place.name)
-                    if "enum" in followed_keywords
-                    else followed_keywords | {"enum": [followed_keywords.pop("const")]}
+                    effective["type"] = list(dict.fromkeys([*read_types(effective["type"], place.name), "null"]))
+            if "const" in effective:
+                effective = (
+                    merge_keywords({"enum": [effective.pop("const")]}, effective, place.name)
+                    if "enum" in effective
+                    else effective | {"enum": [effective.pop("const")]}
                 )
-            if "$ref" in followed_keywords:
-                target, place = self._target(followed_keywords.pop("$ref"), place)
-                if place.refs.count(place.refs[-1]) > self._effort.levels:
+            if "$ref" in effective:
+                target, place = self._target(effective.pop("$ref"), place)
+                if place.refs.count(place.refs[-1]) > self._effort.max_recursion:
                     self.is_cut = True
-                    self._allows_nothing(
-                        f"{place.name} is recursive and never ends within {self._effort.levels} levels, so no answer "
-                        "is complete; expected a schema with an end, such as null or an optional property"
+                    self._note_empty(
+                        f"{place.name} is recursive and does not end within {self._effort.max_recursion} levels; "
+                        "expected a schema that can end, such as with null or an optional property"
                     )
                     return None
-                open_.insert(0, target)
+                pending.insert(0, target)
             for name in ("allOf", "anyOf", "oneOf"):
-                if name in followed_keywords:
-                    inner = followed_keywords.pop(name)
+                if name in effective:
+                    inner = effective.pop(name)
                     if not isinstance(inner, list) or not inner:
                         raise ValueError(f"{place.name}.{name}={json.dumps(inner)[:60]}; expected a list of schemas")
-                    open_ += inner if name == "allOf" else []
+                    pending += inner if name == "allOf" else []
                     choices += [] if name == "allOf" else [(name, inner)]
-            keywords = merged(keywords, followed_keywords, place.name)
+            keywords = merge_keywords(keywords, effective, place.name)
         return keywords, choices, place, or_null
 
-    def _allows_nothing(self, why: str) -> None:
-        """Remembers why, where nothing else allowed nothing before."""
-        self._nothing = self._nothing or why
+    def _note_empty(self, why: str) -> None:
+        """Stores the first reason."""
+        self._empty_reason = self._empty_reason or why
 
     def _target(self, ref: Any, place: Place) -> tuple[Any, Place]:
         if not isinstance(ref, str) or not ref.startswith("#"):
@@ -203,39 +201,39 @@ class _Writer:
         return schema, dataclasses.replace(place, refs=(*place.refs, ref))
 
     def _alternatives(self, keywords: Keywords, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
-        """Returns the alternatives of the first choice, each with all keywords next to it."""
+        """Matches the alternatives of the first choice, each combined with the other keywords and choices."""
         (name, schemas), *others = choices
         common = [keywords, *({other: inner} for other, inner in others)] if keywords or others else []
         if name == "oneOf" and not exclude_each_other(schemas, keywords, place.root):
             raise ValueError(
-                f"{place.name}.oneOf has schemas that may both fit; expected other types, or a required property with "
-                "other constants, or use anyOf"
+                f"{place.name}.oneOf has schemas that may both be valid; expected different types or a required "
+                "property with different constants, or use anyOf"
             )
         parts = [self.write([*common, schema], place.below(name, i)) for i, schema in enumerate(schemas)]
-        left = [part for part in parts if part is not None]
-        return either(*left) if left else None
+        allowed = [part for part in parts if part is not None]
+        return either(*allowed) if allowed else None
 
-    def _typed(self, keywords: Keywords, place: Place) -> Part | None:
+    def _types_part(self, keywords: Keywords, place: Place) -> Part | None:
         where = place.name
         if "type" in keywords:
-            kinds = types(keywords["type"], where)
+            kinds = read_types(keywords["type"], where)
         elif not keywords:
             return any_value(2)
         else:
-            kinds = guessed_types(keywords)
-        parts = [self._of_kind(kind, keywords, place) for kind in dict.fromkeys(kinds)]
-        left = [part for part in parts if part is not None]
-        return either(*left) if left else None
+            kinds = implied_types(keywords)
+        parts = [self._type_part(kind, keywords, place) for kind in dict.fromkeys(kinds)]
+        allowed = [part for part in parts if part is not None]
+        return either(*allowed) if allowed else None
 
-    def _of_kind(self, kind: str, keywords: Keywords, place: Place) -> Part | None:
+    def _type_part(self, kind: str, keywords: Keywords, place: Place) -> Part | None:
         if kind == "object":
             return objects(keywords, place, self)
         if kind == "array":
             self.is_cut = self.is_cut or "maxItems" in keywords
-            return array(keywords, place, self, self._effort.items)
+            return array(keywords, place, self, self._effort.max_items)
         if kind == "string":
             self.is_cut = self.is_cut or "maxLength" in keywords
-            return automaton(string(keywords, place.name, self._effort.longest))
+            return automaton(string(keywords, place.name, self._effort.max_length))
         if kind in ("integer", "number"):
             return number(keywords, place.name, integers=kind == "integer")
         return literal("null") if kind == "null" else either(literal("true"), literal("false"))

@@ -1,4 +1,4 @@
-"""Sizes of the tables that hold what the requests of a batch ask of their logits."""
+"""Sizes of a batch's tables of bad words and automata."""
 
 import math
 import operator
@@ -11,16 +11,16 @@ Words = tuple[tuple[int, ...], ...]
 
 
 class TableSizes(NamedTuple):
-    """Sizes that a program is compiled for, powers of two. The defaults are the minimum: one program serves all
-    requests that need no more, such as any JSON object.
+    """Sizes that a program is compiled for, powers of two. The defaults are the minimum, which suffices for most
+    requests, such as any JSON object, so that they share a program.
 
     Attributes:
-        words: bad words of a row, of several tokens each.
+        words: bad words of several tokens in a row.
         word_tokens: tokens of a bad word.
         automata: distinct automata of a batch.
         states: states of an automaton.
-        classes: classes of tokens that do the same in every state.
-        masks: different sets of allowed tokens.
+        classes: classes of tokens that are equivalent in every state.
+        masks: distinct sets of allowed tokens.
     """
 
     words: int = 8
@@ -31,13 +31,13 @@ class TableSizes(NamedTuple):
     masks: int = 128
 
     def covers(self, other: "TableSizes") -> bool:
-        """Returns whether all that fits `other` fits."""
+        """Returns whether every size is at least that of `other`."""
         return all(map(operator.ge, self, other))
 
 
 def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None]) -> TableSizes:
-    """Returns the sizes that a batch needs whose rows have these bad words and automata."""
-    listed = [[word for word in row if len(word) > 1] for row in words]  # others are banned without a table
+    """Returns the sizes needed for rows with these bad words and automata."""
+    listed = [[word for word in row if len(word) > 1] for row in words]  # single tokens are banned without a table
     different = distinct_automata(automata)
     needed = TableSizes(
         words=max(map(len, listed), default=0),
@@ -51,12 +51,12 @@ def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None])
 
 
 def distinct_automata(automata: Iterable[TokenAutomaton | None]) -> list[TokenAutomaton]:
-    """Returns each automaton once."""
+    """Returns the automata without duplicates."""
     return list({id(one): one for one in automata if one is not None}.values())
 
 
-def smallest(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:
-    """Returns the smallest of `ready` that cover what is needed; what is needed, if there are none."""
+def smallest_covering(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:
+    """Returns the smallest of `ready` that cover `needed`; `needed` itself if none do."""
     return min((sizes for sizes in ready if sizes.covers(needed)), key=math.prod, default=needed)
 
 

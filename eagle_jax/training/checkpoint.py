@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written in the background, complete or not at all, the last few and the best."""
+"""Checkpoints of a run: the latest few and the best, written atomically in the background."""
 
 import contextlib
 import dataclasses
@@ -21,18 +21,18 @@ BEST = "accepted_length"
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
-    """What a checkpoint holds: the state, where the data stood, and what the text was."""
+class CheckpointData:
+    """Content of a checkpoint: the state, and the position in the data with the identity of the text."""
 
     state: TrainState
     position: dict[str, Any]
 
 
 class Checkpoints:
-    """The checkpoints in a folder. A step's folder gets its name when all of it is on disk.
+    """The checkpoints in a folder. A step's folder gets its name when it is complete.
 
     Raises:
-        ValueError: a checkpoint does not say how good it is.
+        ValueError: a checkpoint has no valid metrics.
         OSError: the folder cannot be written, or the disk is full.
     """
 
@@ -56,7 +56,7 @@ class Checkpoints:
 
     @property
     def latest(self) -> int | None:
-        """The newest step that is complete."""
+        """The newest complete step."""
         return self._manager.latest_step()
 
     @property
@@ -64,39 +64,39 @@ class Checkpoints:
         """The step with the longest accepted length on the held-out text."""
         return self._manager.best_step()
 
-    def save(self, saved: Saved, accepted_length: float) -> None:
-        """Begins to write; the arrays are copied first, so the run may go on."""
+    def save(self, saved: CheckpointData, accepted_length: float) -> None:
+        """Starts writing; the arrays are copied first, so the run may continue."""
         import orbax.checkpoint as ocp
 
         content = ocp.args.Composite(
-            state=ocp.args.StandardSave(_plain(saved.state)), position=ocp.args.JsonSave(saved.position)
+            state=ocp.args.StandardSave(_to_dict(saved.state)), position=ocp.args.JsonSave(saved.position)
         )
         with _writing(self.folder):
             self._manager.save(int(saved.state.step), args=content, metrics={BEST: accepted_length})
 
-    def restore(self, step: int, like: TrainState) -> Saved:
+    def restore(self, step: int, like: TrainState) -> CheckpointData:
         """Reads a step.
 
         Args:
-            like: a state of the same shapes.
+            like: a state with the same shapes.
 
         Raises:
-            ValueError: it cannot be read, or is of other shapes.
+            ValueError: the checkpoint is damaged or has other shapes.
         """
         import orbax.checkpoint as ocp
 
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _plain(like))
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _to_dict(like))
         content = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), position=ocp.args.JsonRestore())
         try:
             read = self._manager.restore(step, args=content)
-        except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):  # too large or not ours, not damaged
+        except (MemoryError, PermissionError, jax.errors.JaxRuntimeError):  # not damage
             raise
-        except Exception as error:  # orbax raises a bare one, with all it knows of the array, for what tensorstore says
-            self._asyncio.setLevel(logging.CRITICAL)  # the other reads fail too, one page each
+        except Exception as error:  # orbax wraps errors of tensorstore in a bare Exception with a long message
+            self._asyncio.setLevel(logging.CRITICAL)  # the other reads fail too, with a page of log each
             raise _damaged(self.folder / str(step), error.__cause__ or error) from error
         if not is_position(read["position"]):
-            raise _damaged(self.folder / str(step), "its position in the data is not one")
-        return Saved(state=TrainState(**read["state"]), position=read["position"])
+            raise _damaged(self.folder / str(step), "its position in the data is invalid")
+        return CheckpointData(state=TrainState(**read["state"]), position=read["position"])
 
     def finish(self) -> None:
         """Waits until everything is on disk."""
@@ -104,7 +104,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits for what is being written, and lets go of the folder; what failed was raised before."""
+        """Waits for running writes and closes the folder; errors were raised before."""
         try:
             self._manager.close()
         except Exception as error:
@@ -119,16 +119,16 @@ class Checkpoints:
 
     def _on_unraisable(self, error: Any) -> None:
         code = getattr(error.object, "cr_code", None)
-        of_orbax = code is not None and "orbax" in code.co_filename  # reads and writes next to one that failed
+        of_orbax = code is not None and "orbax" in code.co_filename  # other reads and writes after one failed
         if not of_orbax and str(error.exc_value) != "Event loop is closed":
             self._hooks[1](error)
 
 
 def _check_metrics(folder: Path) -> None:
-    """Orbax reads them too, and does not say which one it cannot read."""
+    """Raises ValueError for invalid metrics; orbax would not name the file."""
     for path in sorted(folder.glob("*/metrics/metrics")):
         step = path.parents[1]
-        if not step.name.isdecimal():  # was being written when the run was killed
+        if not step.name.isdecimal():  # left incomplete by a crash
             continue
         try:
             measured = json.loads(path.read_bytes())
@@ -140,29 +140,29 @@ def _check_metrics(folder: Path) -> None:
 
 def _damaged(step: Path, reason: object) -> ValueError:
     sentence = " ".join(str(reason).split())[:200]
-    return ValueError(f"{step} is damaged ({sentence}); remove that folder to go on from the one before")
+    return ValueError(f"{step} is damaged ({sentence}); remove that folder to continue from the one before")
 
 
 def _metric(metrics: dict[str, float]) -> float:
     return metrics[BEST]
 
 
-def _plain(state: TrainState) -> dict[str, Any]:
+def _to_dict(state: TrainState) -> dict[str, Any]:
     return {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
 
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turns what the storage layers raise when they cannot write into an OSError of one sentence."""
+    """Converts errors of the storage layers to an OSError with one sentence."""
     try:
         yield
-    except Exception as error:  # tensorstore and orbax raise kinds of their own
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the other writes fail too, one page each
+    except Exception as error:  # tensorstore and orbax have their own exception types
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the other writes fail too, with a page of log each
         raise OSError(f"the checkpoint could not be written to {folder}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
-    """Returns the system's own words: tensorstore says them last in a chain, Python's files in a field."""
+    """Returns the operating system's message, which tensorstore puts last and Python into `strerror`."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return re.sub(r" \[.*?\]$", "", " ".join(str(error).split())).rpartition(": ")[2]

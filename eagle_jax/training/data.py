@@ -1,4 +1,4 @@
-"""Tokenized conversations as rows of one length."""
+"""Packs tokenized conversations into rows of one length."""
 
 import dataclasses
 import zlib
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 
 from eagle_jax.training.masks import Example, tokenize
 
-__all__ = ["Example", "Rows", "apart", "pack", "tokenize"]
+__all__ = ["Example", "Rows", "one_per_row", "pack", "tokenize"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Rows:
     """Conversations packed into rows of one length.
 
     Attributes:
-        tokens: ids; 0 where a row is not full.
-        answer: tokens that the assistant produced.
-        filled: tokens that belong to a conversation.
+        tokens: token ids; 0 for padding.
+        answer: whether the assistant produced each token.
+        filled: whether each token is not padding.
     """
 
     tokens: Int[np.ndarray, "r n"]
@@ -31,11 +31,11 @@ class Rows:
 
     @property
     def crc(self) -> int:
-        """Tells texts apart, and what of them is learnt."""
+        """Checksum of the text and of the trained tokens."""
         return zlib.crc32(self.answer.tobytes(), zlib.crc32(self.tokens.tobytes()))
 
     def batches(self, size: int, seed: int) -> Iterator["Rows"]:
-        """Batches of `size` rows in shuffled order; an incomplete last batch is left out."""
+        """Yields batches of `size` rows in shuffled order, without an incomplete last batch."""
         if size > len(self):
             raise ValueError(f"a batch of {size} rows was asked for, but there are only {len(self)} rows")
         order = np.random.default_rng(seed).permutation(len(self))
@@ -45,29 +45,28 @@ class Rows:
 
 
 def pack(examples: Sequence[Example], length: int, seed: int, open_rows: int = 64, *, bos: int | None = None) -> Rows:
-    """Packs shuffled conversations into rows, first fit; longer ones are cut to `length`.
+    """Packs shuffled conversations into rows, first fit; longer ones are truncated to `length`.
 
-    A conversation that follows another in a row loses the token that starts a text (`bos`, where it begins with it), so
-    the row reads as one chat of several turns.
+    A conversation after another one in a row loses its BOS token, so that the row reads as one chat.
     """
-    closed: list[list[Example]] = []
-    still_open: list[list[Example]] = []
+    closed_rows: list[list[Example]] = []
+    partial_rows: list[list[Example]] = []
     for index in np.random.default_rng(seed).permutation(len(examples)):
         example = examples[index]
-        follower = _after_another(example, bos)
-        row = next((row for row in still_open if _used(row) + len(follower.tokens) <= length), None)
+        example_after = _after_another(example, bos)
+        row = next((row for row in partial_rows if _used(row) + len(example_after.tokens) <= length), None)
         if row is None:
-            still_open.append([Example(example.tokens[:length], example.answer[:length])])
-            if len(still_open) > open_rows:
-                fullest = max(range(len(still_open)), key=lambda i: _used(still_open[i]))
-                closed.append(still_open.pop(fullest))
+            partial_rows.append([Example(example.tokens[:length], example.answer[:length])])
+            if len(partial_rows) > open_rows:
+                fullest = max(range(len(partial_rows)), key=lambda i: _used(partial_rows[i]))
+                closed_rows.append(partial_rows.pop(fullest))
         else:
-            row.append(follower)
-    return _rows(closed + still_open, length)
+            row.append(example_after)
+    return _rows(closed_rows + partial_rows, length)
 
 
-def apart(examples: Sequence[Example], length: int) -> Rows:
-    """Returns a row for each conversation, cut to `length`."""
+def one_per_row(examples: Sequence[Example], length: int) -> Rows:
+    """Returns one row per conversation, truncated to `length`."""
     return _rows([[Example(example.tokens[:length], example.answer[:length])] for example in examples], length)
 
 

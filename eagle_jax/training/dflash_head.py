@@ -1,4 +1,4 @@
-"""The DFlash, DSpark or DFlash 2 head that a training begins with."""
+"""Initial DFlash, DSpark and DFlash 2 heads."""
 
 import dataclasses
 from typing import Any
@@ -9,15 +9,15 @@ from eagle_jax.configs import heads
 from eagle_jax.configs.dflash import ConfidenceConfig, ConvolutionConfig, MarkovConfig, SelectorConfig
 from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.models.dflash import DFlash
-from eagle_jax.training.first_head import Start, draft_layers, output_matrix, taps_of
+from eagle_jax.training.initial_head import HeadInit, draft_layers, output_matrix, taps_of
 from eagle_jax.training.settings import HeadConfig
 
 BLOCK_SIZES = {"dflash": 16, "dspark": 7, "dflash2": 8}
 
 
-def begin(start: Start) -> DFlash:
-    """Initialises a random head, as published, with the target's embedding and output matrix, or rows of the latter; a
-    selector chooses at first what the slots alone would.
+def begin(start: HeadInit) -> DFlash:
+    """Returns a random head, as published, with the target's embedding and (rows of its) output matrix. A selector
+    initially ranks tokens by the block's own logits.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)
@@ -35,7 +35,7 @@ def begin(start: Start) -> DFlash:
         causal_layers=tuple(range(config.layers)) if config.causal else (),
         num_target_layers=target.config.num_hidden_layers,
         draft_vocab_size=None if ids is None else len(ids),
-        **_edges(config, target.config.vocab_size if ids is None else len(ids)),
+        **_edge_configs(config, target.config.vocab_size if ids is None else len(ids)),
     )
     params = DFlash.init(head_config, start.key, jnp.float32).params
     if head_config.selector is not None:
@@ -48,8 +48,8 @@ def begin(start: Start) -> DFlash:
 
 
 def dflash_taps(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """Returns the target layers that a DFlash head reads: those asked for, or as published five from the second to the
-    last but two, evenly.
+    """Returns the target layers that a DFlash head reads: the configured ones, or as published five evenly spaced ones
+    from the second to the third last.
     """
     if config.taps is None and layers >= 8:
         return heads.dflash_taps(layers)
@@ -60,8 +60,8 @@ def _window(config: HeadConfig) -> int | None:
     return 2048 if config.method == "dflash2" and config.window is None else config.window
 
 
-def _edges(config: HeadConfig, drafted: int) -> dict[str, Any]:
-    """Returns the parts that DSpark's and DFlash 2's heads add to a DFlash head, as fields of its config."""
+def _edge_configs(config: HeadConfig, drafted: int) -> dict[str, Any]:
+    """Returns the config fields that DSpark and DFlash 2 add to those of DFlash."""
     if config.method == "dspark":
         has_confidence = config.confidence is None or config.confidence
         return {

@@ -1,16 +1,15 @@
-"""The loss of a DFlash head: it learns the target's next-token distribution at the slots of blocks within the text.
+"""The loss of a DFlash head: the target's next-token distribution at the positions of blocks in the text.
 
-A block begins at an anchor, a token of an answer, and sees the text before it, as when drafting. The guess k tokens
-after the anchor is compared with what the target made of the text up to there, and weighs `decay ** (k - 1)`:
+A block begins at an anchor, a token of an answer, and sees the text before it, as in drafting. The prediction k tokens
+after the anchor is compared with the target's distribution there, with weight `decay ** (k - 1)`:
 
     text      a b c d e f g h
-    anchor 2  . .[c m m m]          guesses d, e, f from a, b and c
-    anchor 4  . . . .[e m m m]      guesses f, g, h from a, b, c, d and e
+    anchor 2  . .[c m m m]          predicts d, e, f from a, b and c
+    anchor 4  . . . .[e m m m]      predicts f, g, h from a, b, c, d and e
 
-The authors learn from the text's own tokens, with a decay of exp(-1/7) in blocks of 16 and exp(-1/4) in blocks of 8
-(arXiv:2602.06036); JetSpec from the target's distribution (arXiv:2606.18394), which is taken here unless the objective
-says otherwise: the text is the target's, and its distribution says more than one token drawn from it. What DSpark's and
-DFlash 2's heads learn besides is in `edges_loss`.
+The authors train on the text's own tokens, with a decay of exp(-1/7) in blocks of 16 and exp(-1/4) in blocks of 8
+(arXiv:2602.06036). JetSpec trains on the target's distribution (arXiv:2606.18394), which is the default here: it says
+more than one token drawn from it. `edges_loss` has the further losses of DSpark and DFlash 2.
 """
 
 import functools
@@ -23,18 +22,18 @@ from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.training.edges_loss import choices, confidence_loss, selector_loss, teacher_forced_logits
 from eagle_jax.training.loss_parts import (
+    Labels,
+    LossReport,
     Parts,
-    Report,
-    Truth,
+    add_noise,
     d_pace_weights,
     mean,
     next_tokens,
-    noisy,
     overlap,
-    parts_of,
-    stacked,
+    stack_parts,
+    step_parts,
     text_cross_entropy,
-    weighted,
+    weighted_loss,
 )
 from eagle_jax.training.objective import Objective
 
@@ -49,16 +48,15 @@ def dflash_loss(
     objective: Objective,
     *,
     remat: bool = False,
-) -> tuple[Float[Array, ""], Report]:
-    """Computes the weighted loss and its parts by slot; see `loss.loss`. Slots beyond `objective.steps` are left out.
+) -> tuple[Float[Array, ""], LossReport]:
+    """Computes the weighted loss and its parts by block position up to `objective.steps`; see `loss.loss`.
 
     Args:
         key: chooses the anchors, and seeds the noise.
     """
     if objective.feature_weight:
         raise ValueError(
-            f"feature_weight={objective.feature_weight} with a DFlash head; expected 0: it drafts tokens and guesses "
-            "no features"
+            f"feature_weight={objective.feature_weight} with a DFlash head; expected 0, since it predicts no features"
         )
     steps, length = min(objective.steps, head.num_drafted), answer.shape[1]
     anchor_key, noise_key = jax.random.split(key)
@@ -66,63 +64,65 @@ def dflash_loss(
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
     if objective.noise:
         keys = jax.random.split(noise_key, len(taps))
-        taps = [noisy(tap, key, objective.noise) for tap, key in zip(taps, keys, strict=True)]
+        taps = [add_noise(tap, key, objective.noise) for tap, key in zip(taps, keys, strict=True)]
     over_text = functools.partial(head.over_text, target, depth=steps)
     slots = (jax.checkpoint(over_text) if remat else over_text)(tokens, tuple(taps), anchors)
 
-    # what the target made of the anchor and of the tokens after it; the last of a row count for nothing
-    at = anchors[..., None] + jnp.arange(steps, dtype=jnp.int32)[None, None]
-    rows = jnp.minimum(at, length - 1).reshape(len(anchors), -1)
+    # the target's outputs at the anchor and after it; positions beyond the row are masked
+    positions = anchors[..., None] + jnp.arange(steps, dtype=jnp.int32)[None, None]
+    rows = jnp.minimum(positions, length - 1).reshape(len(anchors), -1)
     previous, following = (jnp.take_along_axis(ids, rows, axis=1) for ids in (tokens, next_tokens(tokens)))
-    truth = Truth.of(head, target, jnp.take_along_axis(hidden, rows[..., None], axis=1), following)
-    truth = jax.tree.map(lambda part: part.reshape(*at.shape, *part.shape[2:]), truth)
-    mask = chosen[..., None] & _answered(answer, at + 1)
-    return _of_blocks(head, slots, previous.reshape(at.shape), truth, mask, objective)
+    labels = Labels.of(head, target, jnp.take_along_axis(hidden, rows[..., None], axis=1), following)
+    labels = jax.tree.map(lambda part: part.reshape(*positions.shape, *part.shape[2:]), labels)
+    mask = chosen[..., None] & _answer_mask(answer, positions + 1)
+    return _block_loss(head, slots, previous.reshape(positions.shape), labels, mask, objective)
 
 
-def _of_blocks(
+def _block_loss(
     head: DFlash,
     slots: BlockOutput,
     previous: Int[Array, "b a p"],
-    truth: Truth,
+    labels: Labels,
     mask: Bool[Array, "b a p"],
     objective: Objective,
-) -> tuple[Float[Array, ""], Report]:
-    """Returns the loss of slots, given the text's tokens before them and what the target says there."""
-    logits, drafted = teacher_forced_logits(head, slots, previous), mask & (truth.following >= 0)
-    others: dict[str, tuple[Array, Array]] = {}  # losses besides those on the distribution, and the slots they are of
+) -> tuple[Float[Array, ""], LossReport]:
+    """Returns the loss of block positions, given the text's tokens before them and the labels."""
+    logits, drafted = teacher_forced_logits(head, slots, previous), mask & (labels.following >= 0)
+    other_losses: dict[str, tuple[Array, Array]] = {}  # further losses, with their masks
     if head.config.confidence is not None:
-        others["confidence"] = confidence_loss(head, slots, previous, overlap(logits, truth)), mask
+        other_losses["confidence"] = confidence_loss(head, slots, previous, overlap(logits, labels)), mask
     if head.config.selector is not None:
-        losses, present = selector_loss(head, slots, previous, truth.following)
-        right = head.target_ids(choices(head, slots, previous)) == truth.best
-        others |= {"selector": (losses, drafted), "candidates": (present.astype(jnp.float32), mask)}
-        others["agreement"] = right.astype(jnp.float32), mask  # instead of the slots' own
+        losses, present = selector_loss(head, slots, previous, labels.following)
+        right = head.target_ids(choices(head, slots, previous)) == labels.best
+        other_losses |= {"selector": (losses, drafted), "candidates": (present.astype(jnp.float32), mask)}
+        other_losses["agreement"] = right.astype(jnp.float32), mask  # replaces the agreement of the block's own logits
 
     def part(k: int) -> Parts:
-        true = jax.tree.map(lambda part: part[:, :, k], truth)
-        main_losses = parts_of(head, logits[:, :, k], None, true, mask[..., k], objective)
-        return main_losses | {name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in others.items()}
+        true = jax.tree.map(lambda part: part[:, :, k], labels)
+        main_losses = step_parts(head, logits[:, :, k], None, true, mask[..., k], objective)
+        return main_losses | {
+            name: mean(losses[..., k], counted[..., k]) for name, (losses, counted) in other_losses.items()
+        }
 
     parts = [part(k) for k in range(mask.shape[2])]
     if objective.position_weights == "decay":
-        return weighted(parts, objective)
-    text = jnp.where(drafted, text_cross_entropy(logits, truth.following), 0.0)
+        return weighted_loss(parts, objective)
+    text = jnp.where(drafted, text_cross_entropy(logits, labels.following), 0.0)
     loss = objective.distribution_weight * d_pace_loss(text, drafted, mask)
-    if "selector" in others:
-        loss += objective.selector_weight * d_pace_loss(others["selector"][0], drafted, mask)
-    if "confidence" in others:
-        loss += objective.confidence_weight * mean(*others["confidence"])
-    return loss, stacked(parts)
+    if "selector" in other_losses:
+        loss += objective.selector_weight * d_pace_loss(other_losses["selector"][0], drafted, mask)
+    if "confidence" in other_losses:
+        loss += objective.confidence_weight * mean(*other_losses["confidence"])
+    return loss, stack_parts(parts)
 
 
 def d_pace_loss(
     losses: Float[Array, "b a p"], drafted: Bool[Array, "b a p"], mask: Bool[Array, "b a p"]
 ) -> Float[Array, ""]:
-    """Returns the text's cross-entropies with D-PACE's weights (`parts.d_pace_weights`), per slot in `mask`.
+    """Returns the mean over `mask` of the text's cross-entropy with D-PACE's weights (`d_pace_weights`).
 
     Args:
-        drafted: slots among them whose token the head drafts; it has no chance at the others.
+        drafted: positions in `mask` whose token is in the draft vocabulary.
     """
     weights = d_pace_weights(jnp.where(drafted, losses, jnp.inf), mask)
     return mean(jnp.where(drafted, weights * losses, 0.0), mask)
@@ -131,15 +131,15 @@ def d_pace_loss(
 def choose_anchors(
     answer: Bool[Array, "b n"], count: int, key: jax.Array
 ) -> tuple[Int[Array, "b a"], Bool[Array, "b a"]]:
-    """Returns random tokens of answers that are followed by one, each once; and which of them are such tokens."""
+    """Returns random distinct positions of answer tokens that are followed by another, and which of them are valid."""
     followed = answer & jnp.pad(answer[:, 1:], ((0, 0), (0, 1)))
     ranks = jnp.where(followed, jax.random.uniform(key, answer.shape), -1.0)
     best, anchors = jax.lax.top_k(ranks, min(count, answer.shape[1]))
     return anchors, best >= 0
 
 
-def _answered(answer: Bool[Array, "b n"], at: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
-    """Returns whether the token there and all before it in its block belong to the answer."""
+def _answer_mask(answer: Bool[Array, "b n"], at: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
+    """Returns whether the token at each position, and all before it in its block, belong to the answer."""
     slots = answer.shape[1]
     is_answer = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
     return jnp.cumprod(is_answer & (at < slots), axis=2).astype(bool)

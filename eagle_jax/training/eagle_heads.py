@@ -1,4 +1,4 @@
-"""The EAGLE head that a training begins with."""
+"""Initial EAGLE heads."""
 
 import jax
 import jax.numpy as jnp
@@ -8,21 +8,21 @@ from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.sharding import to_host
-from eagle_jax.training.first_head import Start, draft_layers, output_matrix, taps_of
+from eagle_jax.training.initial_head import HeadInit, draft_layers, output_matrix, taps_of
 from eagle_jax.training.settings import HeadConfig
 
 
-def eagle1(start: Start) -> Head:
-    """Initialises a random head; one that drafts some tokens has their rows of the target's output matrix."""
+def eagle1(start: HeadInit) -> Head:
+    """Returns a random EAGLE-1 head; with a draft vocabulary, it has those rows of the target's output matrix."""
     layers = draft_layers(start.config, start.sizes, start.config.layers)
     head = Head.init(EagleConfig(layers=layers, fc_bias=start.config.bias), start.key, jnp.float32)
     return head if start.ids is None else head.trimmed(start.target, start.ids)
 
 
-def eagle3(start: Start) -> Head3:
-    """Initialises a head with the target's final norm and output matrix, and an `fc` that passes on the highest tap: at
-    first it drafts what the target would say there, which is far better than chance. P-EAGLE's has its own embedding,
-    to learn the mask token's, and begins with the target's.
+def eagle3(start: HeadInit) -> Head3:
+    """Returns an EAGLE-3 or P-EAGLE head with the target's final norm and output matrix, and an `fc` that passes on the
+    highest tap, so that it initially predicts what the target would from that layer. A P-EAGLE head has its own
+    embedding, initially the target's, to train the mask token.
     """
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)
@@ -63,10 +63,10 @@ def _eagle3_config(
 
 
 def shapes(config: HeadConfig, target: LlamaConfig) -> Head | Head3:
-    """Returns the EAGLE head that `first` makes for such a target, of shapes; for plans.
+    """Returns the shapes of the initial EAGLE head for a target, for memory plans.
 
     Raises:
-        ValueError: another method, or an earlier head to go on from, whose sizes only its files state.
+        ValueError: the method is another one, or the head is an earlier one, whose sizes only its files state.
     """
     if config.method not in ("eagle1", "eagle3") or config.start is not None:
         raise ValueError(f"head.method={config.method}, start={config.start}; expected a new EAGLE head to plan for")

@@ -1,4 +1,4 @@
-"""What a draft step sees of the steps before it, where all of them are trained over the same text."""
+"""Attention of a draft step to earlier draft steps, when all steps are trained on the same text."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,11 @@ from jaxtyping import Array, Bool, Float
 from eagle_jax.ops import LayerRows
 
 
-def sight(slots: int, step: int) -> Bool[Array, "n n"]:
-    """Returns which keys of step 0 the queries of draft step `step` see; of every later step each query sees one key.
+def visible_keys(slots: int, step: int) -> Bool[Array, "n n"]:
+    """Returns which keys of step 0 are visible to the queries of draft step `step`.
 
-    With four slots and step 1 (the slot before the first has nothing true after it, only itself), and below it what
-    `with_step` makes of the later steps' keys, so that the one to see stands at the query's own slot:
+    Of every later step, a query sees one key: `append_step` moves keys so that it is at the query's own slot. With four
+    slots, for queries of step 1, and for the keys of step 1 in step 2:
 
               step 0            step 2 sees of step 1
               0 1 2 3           at slot  0 1 2 3
@@ -24,10 +24,10 @@ def sight(slots: int, step: int) -> Bool[Array, "n n"]:
     return key <= query - step
 
 
-def with_step(earlier_kv: tuple[LayerRows, ...], step_kv: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
-    """Returns the earlier steps' keys and values for the next one: step 0's, and after them every later step's.
+def append_step(earlier_kv: tuple[LayerRows, ...], step_kv: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
+    """Returns keys and values for the next draft step: those of step 0, then those of every later step.
 
-    The chain that a query continues is one slot longer than in the step before, so the later steps' rows move by one.
+    The chain that a query continues grows by one slot per step, so the later steps' rows move by one.
     """
     if not earlier_kv:
         return step_kv

@@ -1,12 +1,12 @@
-"""What the parts of DSpark's and DFlash 2's heads learn that tie the tokens of a block together.
+"""Losses of the parts of DSpark's and DFlash 2's heads that make tokens depend on the previous token of a block.
 
-All of them are given the text's own token before a slot, not one that was drafted (teacher forcing):
+All of them read the text's own previous token, not a drafted one (teacher forcing):
 
-    Markov head (DSpark)          the slots' logits, which the losses of `dflash_loss` are of
-    confidence head (DSpark)      a = sum min(p, q), how often the slot's token would be accepted: binary cross-entropy
-    selector (DFlash 2)           the text's token among the slot's best ones: cross-entropy
+    Markov head (DSpark)          changes the logits, on which the losses of `dflash_loss` are computed
+    confidence head (DSpark)      binary cross-entropy with a = sum min(p, q), the acceptance rate of the token
+    selector (DFlash 2)           cross-entropy of the text's token among the candidates
 
-(arXiv:2607.05147, section 3; z-lab/dflash.) Losses are per slot.
+(arXiv:2607.05147, section 3; z-lab/dflash.) Losses are per block position.
 """
 
 import jax
@@ -18,7 +18,7 @@ from eagle_jax.sharding import argmax
 
 
 def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Float[Array, "b a p d"]:
-    """Returns the slots' logits given the text's tokens before them (target ids); unchanged without a Markov head."""
+    """Returns the logits given the text's previous tokens (target ids); unchanged without a Markov head."""
     if head.config.markov is None:
         return slots.logits
     batch, blocks, depth = previous.shape
@@ -33,10 +33,10 @@ def teacher_forced_logits(head: DFlash, slots: BlockOutput, previous: Int[Array,
 def confidence_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], accepted: Float[Array, "b a p"]
 ) -> Float[Array, "b a p"]:
-    """Returns the loss of the confidence in each slot, in nats.
+    """Returns the loss of the confidence head at each position, in nats.
 
     Args:
-        accepted: how often its token would be accepted. No gradient goes into it.
+        accepted: acceptance rate of the drafted token, without gradient.
     """
     batch, blocks, depth = previous.shape
     rows = BlockOutput(*(part.reshape(batch, blocks * depth, -1) for part in slots))
@@ -48,12 +48,12 @@ def confidence_loss(
 def selector_loss(
     head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"], following: Int[Array, "b a p"]
 ) -> tuple[Float[Array, "b a p"], Bool[Array, "b a p"]]:
-    """Returns the loss of the selector's choice at each slot, in nats, and whether the right one was a candidate.
+    """Returns the loss of the selector at each position, in nats, and whether the text's token was a candidate.
 
-    If the text's token is not among them, it replaces the last, as speculators trains.
+    A text's token that is not a candidate replaces the last one, as in speculators.
 
     Args:
-        following: the text's tokens (draft ids); where it is -1, the number is of no use.
+        following: the text's tokens (draft ids); the loss is meaningless where it is -1.
     """
     candidates = head.candidates(jax.lax.stop_gradient(slots.logits))
     present = jnp.any(candidates == following[..., None], axis=-1)
@@ -66,7 +66,7 @@ def selector_loss(
 
 
 def choices(head: DFlash, slots: BlockOutput, previous: Int[Array, "b a p"]) -> Int[Array, "b a p"]:
-    """Returns the selector's choice at each slot given the text's token before (draft ids), as a chain is drafted."""
+    """Returns the selector's choice at each position given the text's previous token (draft ids), as for a chain."""
     slots = jax.lax.stop_gradient(slots)
     candidates = head.candidates(slots.logits)
     logits, _ = head.edge_logits(slots, previous, head.path_state(previous.shape, slots.out.dtype), candidates)

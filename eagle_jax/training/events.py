@@ -1,4 +1,4 @@
-"""Events that a run reports while it runs."""
+"""Events that a training run reports."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,21 +9,21 @@ from eagle_jax.training.prepare import DataReport
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Conversations are being read; `kept` have been kept so far."""
+    """Conversations are being read; `kept` is the number kept so far."""
 
     kept: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """All is ready.
+    """The first update can start.
 
     Attributes:
-        report: what became of the files.
-        rows, held_out: rows of text to learn from and to measure with.
+        report: report on the data.
+        rows, held_out: numbers of training and held-out rows.
         parameters: number of parameters of the head.
-        coverage: share of the answers' tokens that the draft vocabulary holds; None where it is the whole one.
-        step: updates that an earlier start has done.
+        coverage: share of the answers' tokens in the draft vocabulary; None without a draft vocabulary.
+        step: number of updates done by earlier starts.
     """
 
     report: DataReport
@@ -36,14 +36,14 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Storing:
-    """Progress of writing the target's features to files; reported before the first one and after each.
+    """Progress of writing the target's features to files; reported before the first file and after each.
 
     Attributes:
         folder: folder of the files.
-        done, files: missing files that are written so far, and all of them.
-        bytes: bytes of all files in the end.
-        missing: bytes of the missing files.
-        free: free bytes of the disk before.
+        done, files: number of files written so far, and number to write.
+        bytes: total size of all files.
+        missing: total size of the files to write.
+        free: free disk space before.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class Storing:
 
 @dataclasses.dataclass(frozen=True)
 class Updated:
-    """An update is done. The speed is that of the last line of metrics, None before there is one."""
+    """An update is done. The speed is that of the last line of metrics; None before the first."""
 
     step: int
     loss: float
@@ -66,11 +66,11 @@ class Updated:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The head was measured on the held-out text, and a checkpoint of it is being written.
+    """The head was evaluated on held-out text, and its checkpoint is being written.
 
     Attributes:
-        accepted_length: tokens a step that drafting one chain would give.
-        agreement: by draft step, how often head and target have the same most likely token.
+        accepted_length: expected tokens per step with a chain.
+        agreement: by draft step, share of positions where head and target have the same most likely token.
     """
 
     step: int
@@ -85,9 +85,9 @@ class Finished:
 
     Attributes:
         head: folder of the best head.
-        best: the update after which it was the best.
-        done: updates done; fewer than asked for if time was up or someone interrupted.
-        interrupted: the signal that stopped it before its last update, if one did.
+        best: number of updates of the best head.
+        done: number of updates done; fewer than configured after the time limit or an interruption.
+        interrupted: the signal that stopped the run early, if one did.
     """
 
     head: Path

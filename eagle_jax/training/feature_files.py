@@ -1,10 +1,10 @@
-"""The target's features of the text, on disk: computed once instead of in every update that reads a row.
+"""The target's features of the text on disk, computed once instead of in every update.
 
-    index.json      the text, target, taps and dtype of the features
-    00000.npy       rows 0, 1, .. as `[rows, n, f]`, the bits of each number as a whole one (.npy knows no bfloat16)
-    00001.npy       the next ones
+    index.json      identity of text and target, taps and dtype of the features
+    00000.npy       rows 0, 1, .. as `[rows, n, f]`, stored as unsigned integers (.npy does not support bfloat16)
+    00001.npy       the next rows
 
-A file gets its name when all of it is on disk, so an interrupted fill continues with the missing files.
+A file gets its name when it is complete, so an interrupted run continues with the missing files.
 """
 
 import dataclasses
@@ -37,16 +37,16 @@ from eagle_jax.workarounds import exact_reduction_options
 
 FILE_BYTES = 1 << 28  # about the size of a file
 INDEX = "index.json"
-STALE_SECONDS = 600.0  # a file that nobody has written to for so long is nobody's
+STALE_SECONDS = 600.0  # temporary files that are older were left by a crash
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureFiles:
-    """Features of rows of text in a folder; `files[numbers]` reads some of them.
+    """Features of rows of text in a folder; `files[numbers]` reads rows by number.
 
     Attributes:
-        shape: rows, tokens in a row, features of a token.
-        rows: in each file but the last.
+        shape: number of rows, tokens per row, features per token.
+        rows: rows per file; the last file may have fewer.
     """
 
     folder: Path
@@ -56,26 +56,22 @@ class FeatureFiles:
 
     def __getitem__(self, numbers: Int[np.ndarray, " r"]) -> Float[np.ndarray, "r n f"]:
         out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
-        for at, number in enumerate(numbers.tolist()):
-            out[at] = self._file(number // self.rows)[number % self.rows]
+        for index, number in enumerate(numbers.tolist()):
+            out[index] = self._file(number // self.rows)[number % self.rows]
         return out
 
     @property
     def bytes(self) -> int:
-        """On disk, all files together."""
+        """Total size of all files."""
         return self._bytes(self.shape[0])
 
     @property
     def missing(self) -> list[int]:
-        """Numbers of the files that are not there."""
+        """Numbers of the missing files."""
         return [number for number in self._numbers if not self._path(number).exists()]
 
     def check(self) -> None:
-        """Looks at the beginning and the length of the files that are there, so that no update meets a damaged one.
-
-        Raises:
-            ValueError: one is damaged.
-        """
+        """Raises ValueError if an existing file is damaged, by its header and length."""
         for number in self._numbers:
             if self._path(number).exists():
                 self._file(number)
@@ -88,13 +84,9 @@ class FeatureFiles:
         return range(number * self.rows, min((number + 1) * self.rows, self.shape[0]))
 
     def write(self, number: int, values: Float[np.ndarray, "r n f"]) -> None:
-        """Writes a file, whole or not at all.
-
-        Raises:
-            OSError: there is no room for it, or the folder cannot be written.
-        """
+        """Writes a file atomically. Raises OSError if the disk is full or the folder cannot be written."""
         try:
-            with replacing(self._path(number)) as file:  # two runs may fill one folder
+            with replacing(self._path(number)) as file:  # two runs may write to one folder
                 np.save(file, values.astype(self.dtype, copy=False).view(f"u{self.dtype.itemsize}"))
         except OSError as error:
             raise OSError(f"the features could not be written to {self.folder}: {error.strerror or error}") from error
@@ -107,7 +99,7 @@ class FeatureFiles:
         path, shape = self._path(number), (len(self.rows_of(number)), *self.shape[1:])
         try:
             bits = np.load(path, mmap_mode="r")
-        except (ValueError, EOFError) as error:  # cut off, or empty
+        except (ValueError, EOFError) as error:  # truncated or empty
             raise ValueError(f"{path} is damaged ({error}); remove it, and the next start computes it again") from None
         if (bits.shape, bits.dtype) != (shape, np.dtype(f"u{self.dtype.itemsize}")):
             raise ValueError(
@@ -133,17 +125,17 @@ def store(
     sharding: Sharding | None = None,
     sizes: LlamaConfig | None = None,
 ) -> FeatureFiles:
-    """Returns the features of all rows, in `config.features.folder`; those that are there already are kept.
+    """Computes the features of all rows that are missing in `config.features.folder`.
 
-    The required space is reported before anything is written.
+    The required disk space is reported before anything is written.
 
     Args:
-        taps: those of the head that is trained.
-        sizes: the target's as stored, where it keeps key/value heads several times.
+        taps: taps of the head.
+        sizes: the target's stored sizes, if sharding replicates its key/value heads.
 
     Raises:
-        ValueError: the folder holds features of other text, of another target, or for another head, or damaged ones.
-        OSError: there is too little room on the disk, or the folder cannot be written.
+        ValueError: the folder has features of another text, target or head, or damaged files.
+        OSError: the disk is too full, or the folder cannot be written.
     """
     files = _files(config, target, rows, taps)
     index = {
@@ -154,53 +146,53 @@ def store(
         "dtype": files.dtype.name,
         "rows": files.rows,
     }
-    missing = _claim(files, index)
+    missing = _claim_folder(files, index)
     files.check()
-    room, free = files.missing_bytes(), shutil.disk_usage(files.folder).free
-    observe(Storing(files.folder, 0, len(missing), files.bytes, room, free))
-    if room > free:
+    needed, free = files.missing_bytes(), shutil.disk_usage(files.folder).free
+    observe(Storing(files.folder, 0, len(missing), files.bytes, needed, free))
+    if needed > free:
         raise OSError(
-            f"the features take {_gigabytes(room)} more ({files.shape[0]} rows of {files.shape[1]} tokens, "
+            f"the features take {_gigabytes(needed)} more ({files.shape[0]} rows of {files.shape[1]} tokens, "
             f"{files.shape[2]} numbers each in {files.dtype.name}) and {files.folder} has {_gigabytes(free)} of room; "
             "give another features.folder, fewer conversations, or none to compute them in each update"
         )
     for done, number in enumerate(missing, start=1):
-        values = _computed(
+        values = _compute_features(
             target, rows.tokens[np.array(files.rows_of(number))], config.batch, taps, files.dtype, sharding
         )
         if jax.process_index() == 0:
             files.write(number, values)
-        observe(Storing(files.folder, done, len(missing), files.bytes, room, free))
+        observe(Storing(files.folder, done, len(missing), files.bytes, needed, free))
     if jax.process_count() > 1:
         wait_for_others("stored")
     return files
 
 
 def digest(target: LM, sizes: LlamaConfig) -> int:
-    """Tells targets apart by the bits of their weights, which lie as they like on any mesh.
+    """Returns a checksum of the target's weights that does not depend on the sharding.
 
     Args:
-        sizes: sizes of the target as stored; a mesh may keep its key/value heads several times.
+        sizes: the target's stored sizes; sharding may replicate its key/value heads.
     """
 
-    def one(path: Any, weight: Array) -> UInt[Array, ""]:
-        layer_config, target_layer = (layer_of(_named(path), config) for config in (sizes, target.config))
-        times = target_layer.num_key_value_heads // layer_config.num_key_value_heads
-        if times > 1 and is_key_or_value(_named(path), sizes.qk_norm_over == "projection"):
-            weight = weight.reshape(-1, times, layer_config.head_dim, *weight.shape[1:])[:, 0]
+    def hash_weight(path: Any, weight: Array) -> UInt[Array, ""]:
+        layer_config, target_layer = (layer_of(_path_name(path), config) for config in (sizes, target.config))
+        copies = target_layer.num_key_value_heads // layer_config.num_key_value_heads
+        if copies > 1 and is_key_or_value(_path_name(path), sizes.qk_norm_over == "projection"):
+            weight = weight.reshape(-1, copies, layer_config.head_dim, *weight.shape[1:])[:, 0]
         return _hash_of_bits(weight)
 
-    parts = jax.jit(lambda params: jax.tree_util.tree_map_with_path(one, params))(target.params)
-    named = ((_named(path), int(part)) for path, part in jax.tree_util.tree_leaves_with_path(parts))
+    parts = jax.jit(lambda params: jax.tree_util.tree_map_with_path(hash_weight, params))(target.params)
+    named = ((_path_name(path), int(part)) for path, part in jax.tree_util.tree_leaves_with_path(parts))
     return zlib.crc32("".join(map(str, (repr(sizes), *named))).encode())
 
 
-def _named(path: Any) -> str:
+def _path_name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _hash_of_bits(values: Array) -> UInt[Array, ""]:
-    """Returns a sum, the same in any order, of bits stirred together with their places (murmur3's last step)."""
+    """Returns a sum, independent of the order, of bits hashed with their positions (murmur3's finalizer)."""
     if jnp.issubdtype(values.dtype, jnp.floating):
         values = jax.lax.bitcast_convert_type(values, jnp.dtype(f"uint{8 * values.dtype.itemsize}"))
     place = jax.lax.iota(jnp.uint32, values.size).reshape(values.shape)
@@ -220,14 +212,14 @@ def _files(config: TrainConfig, target: LM, rows: Rows, taps: tuple[int, ...]) -
     return FeatureFiles(Path(folder), shape, dtype, config.batch * max(1, FILE_BYTES // batch))
 
 
-def _claim(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
-    """Sees that what is in the folder is of the same kind, and which files are not there yet."""
+def _claim_folder(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
+    """Checks or writes the folder's index, removes stale temporary files, and returns the missing files."""
     index_path = files.folder / INDEX
     files.folder.mkdir(parents=True, exist_ok=True)
     stored_index = _read_index(index_path) if index_path.exists() else index
     check_same_settings(files.folder, stored_index, index, "name another features.folder, or remove it", index)
     missing = files.missing
-    for part in files.folder.glob(f"*{PART}"):  # as a kill leaves it; another run's is younger
+    for part in files.folder.glob(f"*{PART}"):  # temporary files
         if time.time() - part.stat().st_mtime > STALE_SECONDS:
             part.unlink(missing_ok=True)
     if jax.process_count() > 1:
@@ -248,12 +240,12 @@ def _read_index(path: Path) -> dict[str, Any]:
     except ValueError as error:
         reason = str(error)
     raise ValueError(
-        f"{path} is damaged ({reason}), so what the features beside it are of is not known; remove {path.parent}, and "
+        f"{path} is damaged ({reason}), so the text and target of its features are unknown; remove {path.parent}, and "
         "they are computed again, or name another features.folder"
     )
 
 
-def _computed(
+def _compute_features(
     target: LM,
     tokens: Int[np.ndarray, "r n"],
     batch: int,
@@ -261,10 +253,10 @@ def _computed(
     dtype: np.dtype,
     sharding: Sharding | None,
 ) -> Float[np.ndarray, "r n f"]:
-    """Features of some rows, in passes as large as an update's, so that they come out the same to the bit."""
+    """Computes features with an update's batch size, so that they are bitwise the same."""
     parts = []
-    for at in range(0, len(tokens), batch):
-        part = tokens[at : at + batch]
+    for start in range(0, len(tokens), batch):
+        part = tokens[start : start + batch]
         padded = np.concatenate([part, np.zeros((batch - len(part), tokens.shape[1]), tokens.dtype)])
         computed = _compiled_pass()(
             target, on_devices(padded, sharding), taps=taps, dtype=dtype.name, sharding=sharding
@@ -275,7 +267,7 @@ def _computed(
 
 @functools.cache
 def _compiled_pass() -> Any:
-    """Compiled as an update is, so that the features are the same to the bit."""
+    """Returns `_pass`, compiled with the options of an update, so that features are bitwise the same."""
     return jax.jit(_pass, static_argnames=("taps", "dtype", "sharding"), compiler_options=exact_reduction_options())
 
 

@@ -1,4 +1,4 @@
-"""The head that a run begins with: fresh, of the method and sizes asked for, or an earlier one."""
+"""The initial head of a run: a new one, or an earlier head."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import dense_params
-from eagle_jax.training.first_head import Start
+from eagle_jax.training.initial_head import HeadInit
 from eagle_jax.training.settings import HeadConfig
 
 
@@ -26,19 +26,19 @@ def first(
     steps: int = 1,
     sizes: LlamaConfig | None = None,
 ) -> AnyHead:
-    """Returns the head to begin with, in float32, on one device; the arguments are `Start`'s.
+    """Returns the initial head, in float32 on one device; the arguments are those of `HeadInit`.
 
     Raises:
-        ValueError: the earlier head is of another method, or the sizes do not fit.
+        ValueError: an earlier head has another method, or the sizes do not match.
     """
     if config.start is not None:
         return _earlier(config, config.start, target, ids)
-    start = Start(config, target, target.config if sizes is None else sizes, ids, key, steps)
+    start = HeadInit(config, target, target.config if sizes is None else sizes, ids, key, steps)
     return HEAD_KINDS[config.method].get("begin")(start)
 
 
 def _earlier(config: HeadConfig, folder: str, target: LM, ids: Int[np.ndarray, " d"] | None) -> AnyHead:
-    """Returns an earlier head of the same method; one that drafts all tokens is cut to `ids`."""
+    """Loads an earlier head of the same method; one without a draft vocabulary gets `ids`."""
     head = load_head(resolve(folder), target, "float32")
     if not HEAD_KINDS[head.kind].begin:
         raise ValueError(

@@ -1,14 +1,14 @@
-"""Training loss of Medusa's and Hydra's heads: the target's next-token distribution, k + 2 tokens ahead for head k.
+"""Loss of Medusa's and Hydra's heads: the target's next-token distribution, k + 2 tokens ahead for head k.
 
-Head k reads at slot i what the target made of token i, and drafts token i + k + 2; the tokens in between, which Hydra's
-heads read too, are those of the text:
+Head k reads the target's hidden state of token i at slot i, and predicts token i + k + 2; Hydra's heads also read the
+text's tokens in between:
 
     head 0, slot i      i   i+1  [i+2]
     head 1, slot i      i   i+1   i+2  [i+3]
                       hidden root   t1
 
-Medusa was published with the cross-entropy to the text's own tokens, Hydra++ with that to the target's distribution,
-which is taken for both: the text is the target's, and its distribution says more than one token drawn from it.
+Medusa was published with the cross-entropy of the text's tokens, Hydra++ with that of the target's distribution, which
+is the default for both here: it says more than one token drawn from it.
 """
 
 import functools
@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from eagle_jax.models.heads import Heads
 from eagle_jax.models.lm import LM
 from eagle_jax.training.loss import drafted_slots_mask
-from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, noisy, parts_of, weighted
+from eagle_jax.training.loss_parts import Labels, LossReport, Parts, add_noise, next_tokens, step_parts, weighted_loss
 from eagle_jax.training.objective import Objective
 
 
@@ -34,24 +34,24 @@ def heads_loss(
     objective: Objective,
     *,
     remat: bool = False,
-) -> tuple[Float[Array, ""], Report]:
-    """Computes the weighted loss and its parts by head; see `loss.loss`. Skips heads beyond `objective.steps`."""
+) -> tuple[Float[Array, ""], LossReport]:
+    """Computes the weighted loss and its parts by head, up to `objective.steps`; see `loss.loss`."""
     if objective.feature_weight:
         raise ValueError(
-            f"feature_weight={objective.feature_weight} with {type(head).__name__} heads; expected 0: they draft "
-            "tokens and guess no features"
+            f"feature_weight={objective.feature_weight} with {type(head).__name__} heads; expected 0, since they "
+            "predict no features"
         )
     embeddings = target.embed(tokens[:, 1:])
     hidden = features.astype(jnp.float32)
-    truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
-    read = noisy(hidden[:, :-1], key, objective.noise)
+    labels = Labels.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
+    read = add_noise(hidden[:, :-1], key, objective.noise)
 
     def part(level: int, x: Float[Array, "b m w"]) -> Parts:
-        # at slot i + level the truth and the mask are those of a draft step that began `level` slots before
-        ahead, mask = jax.tree.map(lambda values: values[:, level:], (truth, drafted_slots_mask(answer, level)))
-        return parts_of(head, head.logits(level, x), None, ahead, mask, objective)
+        # at slot i + level the labels and the mask are those of a draft step that began `level` slots before
+        ahead, mask = jax.tree.map(lambda values: values[:, level:], (labels, drafted_slots_mask(answer, level)))
+        return step_parts(head, head.logits(level, x), None, ahead, mask, objective)
 
     inputs = head.over_text(read.astype(embeddings.dtype), embeddings)[: objective.steps]
     ones = [functools.partial(part, level) for level in range(len(inputs))]
     parts = [(jax.checkpoint(one) if remat else one)(x) for one, x in zip(ones, inputs, strict=True)]
-    return weighted(parts, objective)
+    return weighted_loss(parts, objective)

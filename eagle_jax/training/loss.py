@@ -1,20 +1,19 @@
-"""The loss of a head: it learns the target's next-token distribution, for EAGLE-1 its next feature, over draft steps.
+"""The loss of an EAGLE head over draft steps: the target's next-token distribution, for EAGLE-1 also its next feature.
 
-Slot i of a row holds a feature of token i and the embedding of token i + 1; the head's output there is for token i + 2.
-In the first step every feature is made of what the target computed. While drafting, though, the head reads its own
-output from the second step on. So the same is asked again with every feature replaced by the previous step's output at
-the slot before (EAGLE-3's training-time test, arXiv:2503.01840; harmonized training, arXiv:2408.15766), tokens stay
-those of the text, and a query sees what it will see when it drafts:
+Slot i of a row has the feature of token i and the embedding of token i + 1; the head's output there predicts token
+i + 2. In the first step, all features come from the target. In later steps, the head reads its own outputs, as in
+drafting: every feature is replaced by the previous step's output at the slot before (EAGLE-3's training-time test,
+arXiv:2503.01840; harmonized training, arXiv:2408.15766). Tokens remain those of the text, and a query sees the keys
+that it would see in drafting:
 
     step 2, slot i      true features   step 1   step 2
                         .. i-3 i-2      i-1      i
 
-EAGLE-1 was published with one step: SmoothL1 between guessed and true feature plus a tenth of the soft cross-entropy
-between the two next-token distributions, with uniform noise on the input features. EAGLE-3 was with seven: the
-cross-entropy alone, a step weighing 0.8 times the one before; its outputs are free to be what helps the next step.
-A head with a draft vocabulary learns the target's distribution among those tokens, from slots where the likeliest of
-all is one of them. Means are over the slots that count, not over whole rows as published: the length of the prompts
-then does not matter.
+EAGLE-1 was published with one step: SmoothL1 between predicted and true feature plus 0.1 of the soft cross-entropy of
+the next-token distribution, with uniform noise on the input features. EAGLE-3 was published with seven steps: the
+cross-entropy alone, each step weighing 0.8 times the one before. A head with a draft vocabulary is trained on the
+target's distribution over these tokens, at slots where the most likely token of all is one of them. Means are over the
+slots that count, not over whole rows as published, so that they do not depend on the length of prompts.
 """
 
 import functools
@@ -25,8 +24,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
-from eagle_jax.training.earlier_steps import sight, with_step
-from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, noisy, parts_of, weighted
+from eagle_jax.training.earlier_steps import append_step, visible_keys
+from eagle_jax.training.loss_parts import Labels, LossReport, Parts, add_noise, next_tokens, step_parts, weighted_loss
 from eagle_jax.training.objective import Objective
 
 
@@ -40,23 +39,23 @@ def loss(
     objective: Objective,
     *,
     remat: bool = False,
-) -> tuple[Float[Array, ""], Report]:
+) -> tuple[Float[Array, ""], LossReport]:
     """Computes the weighted loss and its parts.
 
     Args:
-        answer: tokens that the target produced; only those are drafted, so only those count.
-        features: what the target made of `tokens` (`features.hidden_states`).
+        answer: whether the target produced each token; only those count, since only those are drafted.
+        features: the target's `features.hidden_states`.
         key: seeds the noise.
-        remat: for the gradient, keep of each draft step only what the next one reads and compute the rest again.
+        remat: whether to rematerialize activations of draft steps for the gradient.
     """
     embeddings = head.embed(target, tokens[:, 1:])
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
-    truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
-    entering = noisy(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), key, objective.noise)
+    labels = Labels.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
+    entering = add_noise(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), key, objective.noise)
     if objective.feature_weight and head.guess(entering) is None:
         raise ValueError(
-            f"feature_weight={objective.feature_weight} with a head of another width than its target; expected 0: its "
-            "outputs cannot be compared with the target's features"
+            f"feature_weight={objective.feature_weight} with a head of another width than its target; expected 0, "
+            "since its outputs cannot be compared with the target's features"
         )
 
     batch, slots, _ = embeddings.shape
@@ -66,11 +65,11 @@ def loss(
     parts = []
 
     def draft(step: int, entering: Float[Array, "b n h"], earlier_kv: tuple) -> tuple[Array, tuple, Parts]:
-        visible = jnp.broadcast_to(sight(slots, step)[None], (batch, slots, slots))
+        visible = jnp.broadcast_to(visible_keys(slots, step)[None], (batch, slots, slots))
         out, kv = head.forward(embeddings, entering.astype(head.dtype), positions, visible, cache, earlier_kv)
         guess = out.astype(jnp.float32)
         logits, mask = head.logits(target, guess), drafted_slots_mask(answer, step)
-        return out, with_step(earlier_kv, kv), parts_of(head, logits, head.guess(guess), truth, mask, objective)
+        return out, append_step(earlier_kv, kv), step_parts(head, logits, head.guess(guess), labels, mask, objective)
 
     for step in range(objective.steps):
         one = functools.partial(draft, step)
@@ -78,13 +77,12 @@ def loss(
         parts.append(part)
         entering = jnp.concatenate([entering[:, :1], out[:, :-1]], axis=1)
 
-    return weighted(parts, objective)
+    return weighted_loss(parts, objective)
 
 
 def drafted_slots_mask(answer: Bool[Array, "b n"], step: int) -> Bool[Array, "b m"]:
-    """Slots that occur when step `step` drafts, `m = n - 1`: all is answer from the root to the drafted token.
-
-    The root is the token `step` slots earlier whose successor step 0 drafts.
+    """Returns the slots, `m = n - 1`, at which draft step `step` occurs: all tokens from the root (drafted from by step
+    0, `step` slots earlier) to the drafted token belong to the answer.
     """
     slots = answer.shape[1] - 1
     padded = jnp.pad(answer, ((0, 0), (step, 1)))  # padded[:, i + step] is answer[:, i]

@@ -1,4 +1,4 @@
-"""The parts of the losses of all methods: what the target says at a slot, and how far a guess is from it."""
+"""Parts of the losses of all methods: labels from target and text, and losses per draft step."""
 
 from collections.abc import Sequence
 
@@ -12,23 +12,22 @@ from eagle_jax.sharding import argmax
 from eagle_jax.struct import pytree
 from eagle_jax.training.objective import Objective
 
-SMOOTHING = 0.5  # of the probabilities that D-PACE multiplies, as published
+SMOOTHING = 0.5  # of D-PACE's probabilities, as published
 
 
-Parts = dict[str, Array]  # numbers of one draft step, by their names in `Report`
+Parts = dict[str, Array]  # values of one draft step, by field of `LossReport`
 
 
 @pytree
-class Report:
+class LossReport:
     """Per draft step, averaged over the answer tokens that the step can draft.
 
     Attributes:
         feature: SmoothL1 to the true feature; 0 for heads of another width than the target.
-        distribution: the loss on the next-token distribution; soft cross-entropy among the tokens that the head drafts,
-            in nats, unless the objective names another.
+        distribution: loss of the next-token distribution; by default soft cross-entropy over the draft vocabulary, in
+            nats.
         agreement: share of slots where head and target have the same most likely token.
-        text: cross-entropy of the text's own next token, in nats, among the tokens that the head drafts; None unless
-            the objective weighs it.
+        text: cross-entropy of the text's next token over the draft vocabulary, in nats; None without `text_weight`.
         confidence: loss of the confidence head, in nats; None without one.
         selector: loss of the selector, in nats; None without one.
         candidates: share of slots where the text's token is among the selector's candidates.
@@ -43,20 +42,21 @@ class Report:
     candidates: Float[Array, "steps"] | None = None
 
 
-def weighted(
+def weighted_loss(
     parts: Sequence[Parts], objective: Objective, counts: Float[Array, "steps"] | None = None
-) -> tuple[Float[Array, ""], Report]:
-    """Returns the weighted loss, each draft step weighing `objective.decay` times the one before, and the report.
+) -> tuple[Float[Array, ""], LossReport]:
+    """Returns the weighted loss, in which each draft step has `objective.decay` times the weight of the previous one,
+    and the report.
 
     Args:
-        counts: slots of each step: all slots then have the same weight, before `decay`; None gives steps the same.
+        counts: number of slots of each step, if slots instead of steps shall have equal weights (before `decay`).
     """
     if objective.position_weights != "decay":
         raise ValueError(
             f"objective.position_weights={objective.position_weights} for a head that drafts step by step; expected "
             "decay, or head.method dflash"
         )
-    report = stacked(parts)
+    report = stack_parts(parts)
     weight = objective.decay ** jnp.arange(len(parts), dtype=jnp.float32)
     weight = weight if counts is None else weight * jnp.maximum(counts, 1e-6)
     per_step = objective.feature_weight * report.feature + objective.distribution_weight * report.distribution
@@ -66,48 +66,47 @@ def weighted(
     return jnp.sum(per_step * weight) / jnp.sum(weight), report
 
 
-def noisy(values: Array, key: jax.Array, width: float) -> Array:
-    """Adds uniform noise from -width to width; none for a width of 0."""
+def add_noise(values: Array, key: jax.Array, width: float) -> Array:
+    """Adds uniform noise from -width to width."""
     return values + jax.random.uniform(key, values.shape, minval=-width, maxval=width) if width else values
 
 
-def stacked(parts: Sequence[Parts]) -> Report:
-    """Returns the report of parts by draft step."""
-    return Report(**{name: jnp.stack([part[name] for part in parts]) for name in parts[0]})
+def stack_parts(parts: Sequence[Parts]) -> LossReport:
+    """Stacks the parts of draft steps to a report."""
+    return LossReport(**{name: jnp.stack([part[name] for part in parts]) for name in parts[0]})
 
 
-def smooth_l1(guess: Float[Array, "b n h"], truth: Float[Array, "b n h"]) -> Float[Array, "b n"]:
+def smooth_l1(guess: Float[Array, "b n h"], labels: Float[Array, "b n h"]) -> Float[Array, "b n"]:
     """Computes the mean over the features of `d^2 / 2` where `|d| < 1`, `|d| - 1/2` elsewhere."""
-    distance = jnp.abs(guess - truth)
+    distance = jnp.abs(guess - labels)
     return jnp.mean(jnp.where(distance < 1, 0.5 * distance**2, distance - 0.5), axis=-1)
 
 
 def distribution_loss(
-    logits: Float[Array, "b n d"], truth: "Truth", mask: Bool[Array, "b n"], objective: Objective
+    logits: Float[Array, "b n d"], labels: "Labels", mask: Bool[Array, "b n"], objective: Objective
 ) -> Float[Array, ""]:
-    """Computes the loss between the guessed distribution and the true one, by the objective, over the slots that count.
+    """Computes the loss of the predicted distribution that the objective names, as a mean over `mask`.
 
-    The target's distribution among the drafted tokens says little where its likeliest token is not drafted; what
-    sampling would accept is known everywhere.
+    Cross-entropies skip slots whose most likely token is not in the draft vocabulary; acceptance counts everywhere.
     """
-    counted = mask & truth.drafted
+    counted = mask & labels.drafted
     if objective.distribution_loss == "cross_entropy":
-        return mean(soft_cross_entropy(logits, truth.logits), counted)
+        return mean(soft_cross_entropy(logits, labels.logits), counted)
     if objective.distribution_loss == "text":
-        return mean(text_cross_entropy(logits, truth.following), mask & (truth.following >= 0))
-    shared = overlap(logits, truth)
+        return mean(text_cross_entropy(logits, labels.following), mask & (labels.following >= 0))
+    shared = overlap(logits, labels)
     if objective.distribution_loss == "tv":
         return mean(1 - shared, mask)
     if objective.distribution_loss == "acceptance":
         return mean(-jnp.log(jnp.maximum(shared, jnp.finfo(jnp.float32).tiny)), mask)
-    divergence = soft_cross_entropy(logits, truth.logits) - soft_cross_entropy(truth.logits, truth.logits)
+    divergence = soft_cross_entropy(logits, labels.logits) - soft_cross_entropy(labels.logits, labels.logits)
     weight = jnp.exp(-objective.eta * jax.lax.stop_gradient(mean(shared, mask)))
     return weight * mean(divergence, counted) + (1 - weight) * mean(1 - shared, mask)
 
 
-def overlap(logits: Float[Array, "*slots d"], truth: "Truth") -> Float[Array, "*slots"]:
-    """Returns the sum of min(p, q) over the drafted tokens: how often a sample of q is accepted by the target's p."""
-    true = jax.nn.softmax(truth.logits, axis=-1) * truth.share[..., None]
+def overlap(logits: Float[Array, "*slots d"], labels: "Labels") -> Float[Array, "*slots"]:
+    """Returns the sum of min(p, q) over the draft vocabulary: the acceptance rate of samples of q under target p."""
+    true = jax.nn.softmax(labels.logits, axis=-1) * labels.share[..., None]
     return jnp.sum(jnp.minimum(true, jax.nn.softmax(logits, axis=-1)), axis=-1)
 
 
@@ -117,30 +116,29 @@ def mean(values: Float[Array, "*slots"], mask: Bool[Array, "*slots"]) -> Float[A
 
 
 def soft_cross_entropy(logits: Float[Array, "b n v"], true_logits: Float[Array, "b n v"]) -> Float[Array, "b n"]:
-    """Computes the cross-entropy of the guessed distribution under the true one, in nats."""
+    """Computes the cross-entropy of the predicted distribution under the true one, in nats."""
     distribution = jax.nn.softmax(true_logits, axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(distribution * logits, axis=-1)
 
 
 def text_cross_entropy(logits: Float[Array, "*rows d"], following: Int[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Computes the cross-entropy of the next token, in nats; meaningless where the head does not draft it (-1)."""
+    """Computes the cross-entropy of the next token, in nats; meaningless where it is -1."""
     ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    true_logits = jnp.where(ids == following[..., None], logits, 0.0)  # and a sum, since the vocabulary may be sharded
+    true_logits = jnp.where(ids == following[..., None], logits, 0.0)  # a gather would not work on a sharded vocabulary
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(true_logits, axis=-1)
 
 
 def d_pace_weights(
     cross_entropy: Float[Array, "*blocks p"], mask: Bool[Array, "*blocks p"]
 ) -> Float[Array, "*blocks p"]:
-    """Returns the weight of each slot of a block (D-PACE, arXiv:2605.18810): with s, the head's probability of the
-    text's token drawn half-way to 1, the sum over this slot and those after it of the product of s up to there.
+    """Returns the weight of each position of a block (D-PACE, arXiv:2605.18810), without gradient.
 
-    That is the derivative of the expected accepted length, a smoothed one, by the logarithm of the slot's s: what
-    raises it counts, at slots that are reached and from which much is to be gained. No gradient goes through it.
+    With s the smoothed probability of the text's token, it is the sum, over this and all later positions, of the
+    product of s up to there: the derivative of a smoothed expected accepted length by log s.
 
     Args:
-        cross_entropy: cross-entropy of the text's token at each slot; infinite where the head does not draft it.
-        mask: slots that count. Others are skipped.
+        cross_entropy: cross-entropy of the text's token at each position; inf if it is not in the draft vocabulary.
+        mask: positions that count; others are skipped.
     """
     smoothed = jnp.where(mask, (1 - SMOOTHING) * jnp.exp(-cross_entropy) + SMOOTHING, 1.0)
     reached = jnp.where(mask, jnp.cumprod(smoothed, axis=-1), 0.0)
@@ -148,17 +146,16 @@ def d_pace_weights(
 
 
 @pytree
-class Truth:
-    """What the target makes of every slot, and what the text says there.
+class Labels:
+    """The target's outputs and the text's next token at every slot.
 
     Attributes:
-        hidden: its final hidden states.
-        logits: over the tokens that the head drafts.
-        best: its most likely token of all.
-        drafted: whether the head drafts that one.
-        share: the probability of all tokens that it drafts together.
-        following: the text's own next token, as the head numbers it; -1 where it does not draft that one, or there is
-            none.
+        hidden: the target's final hidden states.
+        logits: the target's logits over the draft vocabulary.
+        best: the target's most likely token (target id).
+        drafted: whether that token is in the draft vocabulary.
+        share: the target's probability of the draft vocabulary.
+        following: the text's next token (draft id); -1 if it is not in the draft vocabulary, or there is none.
     """
 
     hidden: Float[Array, "b n t"]
@@ -169,14 +166,14 @@ class Truth:
     following: Int[Array, "b n"]
 
     @staticmethod
-    def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"], following: Int[Array, "b n"]) -> "Truth":
-        """Computes the truth from the target's hidden states and the text's next tokens (target ids); -1 is none."""
+    def of(head: AnyHead, target: LM, hidden: Float[Array, "b n t"], following: Int[Array, "b n"]) -> "Labels":
+        """Computes the labels from the target's hidden states and the text's next tokens (target ids or -1)."""
         logits = jax.lax.stop_gradient(target.logits(hidden))
         best, among_drafted = argmax(logits), head.drafted_part(logits)
         drafted = head.target_ids(argmax(among_drafted)) == best
         share = jnp.exp(jax.nn.logsumexp(among_drafted, axis=-1) - jax.nn.logsumexp(logits, axis=-1))
         ids = following if head.vocabulary is None else _draft_ids(head.vocabulary, logits.shape[-1], following)
-        return Truth(hidden=hidden, logits=among_drafted, best=best, drafted=drafted, share=share, following=ids)
+        return Labels(hidden=hidden, logits=among_drafted, best=best, drafted=drafted, share=share, following=ids)
 
 
 def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
@@ -185,33 +182,33 @@ def next_tokens(tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
 
 
 def _draft_ids(vocabulary: Int[Array, "d"], size: int, tokens: Int[Array, "b n"]) -> Int[Array, "b n"]:
-    """Returns draft ids of target ids below `size`; -1 of those that the head does not draft, and of -1."""
+    """Maps target ids below `size` to draft ids; -1, and tokens outside the draft vocabulary, to -1."""
     ids = jnp.full(size, -1, jnp.int32).at[vocabulary].set(jnp.arange(len(vocabulary), dtype=jnp.int32))
     return jnp.where(tokens < 0, -1, jnp.take(ids, jnp.maximum(tokens, 0), axis=0))
 
 
-def parts_of(
+def step_parts(
     head: AnyHead,
     logits: Float[Array, "b n d"],
     guess: Float[Array, "b n t"] | None,
-    truth: Truth,
+    labels: Labels,
     mask: Bool[Array, "b n"],
     objective: Objective,
 ) -> Parts:
-    """Returns one draft step's part of each of `Report`'s fields.
+    """Returns the fields of `LossReport` for one draft step.
 
     Args:
-        logits: over the tokens that the head drafts.
-        guess: guess of the target's hidden states; None if the head makes none.
+        logits: the head's logits over the draft vocabulary.
+        guess: predicted hidden states of the target; None if the head predicts none.
         mask: slots that count.
     """
-    same = (head.target_ids(argmax(logits)) == truth.best).astype(jnp.float32)
-    feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, truth.hidden), mask)
+    same = (head.target_ids(argmax(logits)) == labels.best).astype(jnp.float32)
+    feature = jnp.zeros(()) if guess is None else mean(smooth_l1(guess, labels.hidden), mask)
     parts = {
         "feature": feature,
-        "distribution": distribution_loss(logits, truth, mask, objective),
+        "distribution": distribution_loss(logits, labels, mask, objective),
         "agreement": mean(same, mask),
     }
     if objective.text_weight:
-        parts["text"] = mean(text_cross_entropy(logits, truth.following), mask & (truth.following >= 0))
+        parts["text"] = mean(text_cross_entropy(logits, labels.following), mask & (labels.following >= 0))
     return parts

@@ -1,4 +1,4 @@
-"""The measurements of a run, in `metrics.jsonl` and, on request, for TensorBoard."""
+"""The metrics of a run, in `metrics.jsonl` and optionally for TensorBoard."""
 
 import dataclasses
 import json
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from eagle_jax.durable import replacing
-from eagle_jax.training.loss_parts import Report
+from eagle_jax.training.loss_parts import LossReport
 
 
 class Metrics:
-    """Appends records. What was written after the step that a run resumes from is taken back first.
+    """Appends records; first removes records after the step from which a run continues.
 
     Args:
-        folder: where they go; None keeps none, as all processes but the first do.
-        after: the step that the run continues from; 0 starts anew.
-        tensorboard: also write event files.
+        folder: folder of the run; None writes nothing, for all processes but the first.
+        after: the step from which the run continues; 0 for a new run.
+        tensorboard: whether to write event files too.
 
     Raises:
-        ImportError: TensorBoard was asked for and is not installed.
+        ImportError: TensorBoard is not installed but requested.
     """
 
     def __init__(self, folder: Path | None, after: int, tensorboard: bool):
@@ -35,7 +35,7 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Writes one record: `kind` is train or held_out."""
+        """Writes one record; `kind` is "train" or "held_out"."""
         if self._file is None:
             return
         self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
@@ -53,17 +53,15 @@ class Metrics:
             self._board.close()
 
 
-def numbers(loss: float, report: Report) -> dict[str, Any]:
-    """Loss and its parts by draft step."""
+def report_values(loss: float, report: LossReport) -> dict[str, Any]:
+    """Returns the loss and its parts by draft step, as JSON values."""
     parts = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
-    lists = {name: np.asarray(part).tolist() for name, part in parts.items() if part is not None}
-    return {"loss": loss, **{name: [round(value, 5) for value in part] for name, part in lists.items()}}
+    values = {name: np.asarray(part).tolist() for name, part in parts.items() if part is not None}
+    return {"loss": loss, **{name: [round(value, 5) for value in part] for name, part in values.items()}}
 
 
 def _lines(path: Path, after: int) -> list[bytes]:
-    """Returns the records until a step. Damaged lines are left out: a kill leaves half a line, a failing disk worse,
-    and no update depends on them.
-    """
+    """Returns the records up to a step, without damaged lines, which a crash may leave."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [line for line in lines if line.endswith(b"\n") and (step := _step(line)) is not None and step <= after]
 

@@ -1,4 +1,4 @@
-"""The order in which rows are learnt: shuffled anew each epoch by the seed alone, and continued from any position."""
+"""The order of training rows: shuffled every epoch by the seed, resumable at any position."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from jaxtyping import Int
 from eagle_jax.training.data import Rows
 
 
-class Order:
-    """Endless batches of row numbers. The position is grain's, and goes into the checkpoint."""
+class RowOrder:
+    """Endless iterator over batches of row numbers, with a position for checkpoints."""
 
     def __init__(self, rows: Rows, size: int, seed: int):
         if size > len(rows):
@@ -19,7 +19,7 @@ class Order:
                 "lower batch or data.length, or give more conversations"
             )
         shuffled = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat().batch(size, drop_remainder=True)
-        # one thread: the rows are in memory, and what it reads is a few numbers
+        # one thread suffices: the iterator only yields row numbers
         self._iterator = iter(shuffled.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)))
         self._text = {
             "rows": len(rows),
@@ -32,30 +32,30 @@ class Order:
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where the order stands, and what text it is of; JSON."""
+        """Position in the data and identity of the text, as JSON values."""
         return {"text": self._text, "iterator": self._iterator.get_state()}
 
-    def go_to(self, position: dict[str, Any], changed: str = "") -> None:
-        """Continues from a position of the same text.
+    def restore(self, position: dict[str, Any], changed: str = "") -> None:
+        """Continues from a position in the same text.
 
         Args:
-            changed: how settings of the data differ from what they were then, for the error where the text differs.
+            changed: description of changed data settings, for the error message.
 
         Raises:
-            ValueError: the position is of other text.
+            ValueError: the position belongs to another text.
         """
         if position["text"] != self._text:
             settings = f" ({changed})" if changed else ""
             raise ValueError(
                 f"the text is not what the run was started with: {position['text']['rows']} rows then, "
-                f"{self._text['rows']} now, or the same number of other ones{settings}; bring the files and settings "
-                "back, or name another out"
+                f"{self._text['rows']} now, or the same number of other rows{settings}; restore files and settings, "
+                "or name another out"
             )
         self._iterator.set_state(position["iterator"])
 
 
 def is_position(value: Any) -> bool:
-    """Returns whether something read from a file has the form of `Order.position`."""
+    """Returns whether a value read from a file has the structure of `RowOrder.position`."""
     match value:
         case {"text": {"rows": int(), "size": int(), "crc": int()}, "iterator": dict()}:
             return True

@@ -1,4 +1,4 @@
-"""Initial Medusa and Hydra heads: blocks that pass on what they read, and the target's output matrix, as published."""
+"""Initial Medusa and Hydra heads: identity blocks and the target's output matrix, as published."""
 
 import dataclasses
 
@@ -9,23 +9,23 @@ from eagle_jax.configs.heads import HydraConfig, MedusaConfig
 from eagle_jax.models.any_head import Params
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
-from eagle_jax.training.first_head import Start, draft_layers, output_matrix
+from eagle_jax.training.initial_head import HeadInit, draft_layers, output_matrix
 
 
-def medusa(start: Start) -> Medusa:
-    """Returns Medusa heads, one for each draft step."""
+def medusa(start: HeadInit) -> Medusa:
+    """Returns Medusa heads, one per draft step."""
     heads = Medusa.init(MedusaConfig(**_sizes(start)), start.key, jnp.float32)
-    return dataclasses.replace(heads, params=_passing_on(heads.params, start.target))
+    return dataclasses.replace(heads, params=_with_identity_blocks(heads.params, start.target))
 
 
-def hydra(start: Start) -> Hydra:
-    """Returns Hydra heads, one for each draft step; of what their first blocks read they pass on the hidden state."""
+def hydra(start: HeadInit) -> Hydra:
+    """Returns Hydra heads, one per draft step, whose first blocks pass on the hidden state."""
     prefix = draft_layers(start.config, start.sizes, 1) if start.config.prefix else None
     heads = Hydra.init(HydraConfig(**_sizes(start), prefix=prefix), start.key, jnp.float32)
-    return dataclasses.replace(heads, params=_passing_on(heads.params, start.target))
+    return dataclasses.replace(heads, params=_with_identity_blocks(heads.params, start.target))
 
 
-def _sizes(start: Start) -> dict[str, int]:
+def _sizes(start: HeadInit) -> dict[str, int]:
     c = start.sizes
     return {
         "hidden_size": c.hidden_size,
@@ -35,7 +35,7 @@ def _sizes(start: Start) -> dict[str, int]:
     }
 
 
-def _passing_on(params: Params, target: LM) -> Params:
+def _with_identity_blocks(params: Params, target: LM) -> Params:
     output = output_matrix(target)
 
     def first_value(path: tuple, value: jax.Array) -> jax.Array:

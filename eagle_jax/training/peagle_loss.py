@@ -1,8 +1,8 @@
-"""The loss of a P-EAGLE head: it learns the target's next-token distribution at rows of text and at mask rows.
+"""The loss of a P-EAGLE head: the target's next-token distribution at text rows and at mask rows.
 
-The rows of text are EAGLE-3's: slot i holds a feature of token i and the embedding of token i + 1, and guesses token
-i + 2. Some of them, the anchors, are followed by mask rows, as the last row of the text is when drafting: the row of
-depth d at slot a + d, which guesses token a + d + 2 and sees the text up to its anchor and its own rollout alone:
+Text rows are EAGLE-3's: slot i has the feature of token i and the embedding of token i + 1, and predicts token i + 2.
+Some of them, the anchors, are followed by mask rows, as in drafting: the row of depth d at slot a + d predicts token
+a + d + 2, and sees the text up to its anchor a and the mask rows between:
 
     depth                0 0 0 0 0   1 1 1   2
     anchor               0 1 2 3 4   0 2 3   2
@@ -10,10 +10,9 @@ depth d at slot a + d, which guesses token a + d + 2 and sees the text up to its
     anchor 2, depth 1    x x x . .   . x .   .
     anchor 2, depth 2    x x x . .   . x .   x
 
-Depth d has max(r ** d, r_min) of the anchors, chosen at random (conditional-on-distribution sampling, arXiv:2602.01469,
-section 3): deep rows are many and say little. Subsets are nested, so that a rollout is whole: a row's predecessors are
-there. All rows go through the head in one pass, and all that take part have the same weight at every depth, before
-`objective.decay` (published: 1).
+Depth d has a random share max(r ** d, r_min) of the anchors (conditional-on-distribution sampling, arXiv:2602.01469,
+section 3). The subsets are nested, so that a row's predecessors are included. All rows are computed in one forward
+pass and have equal weights, before `objective.decay` (published: 1).
 """
 
 import functools
@@ -28,17 +27,17 @@ from eagle_jax.models.lm import LM
 from eagle_jax.struct import pytree, static
 from eagle_jax.training.dflash_loss import choose_anchors
 from eagle_jax.training.loss import drafted_slots_mask
-from eagle_jax.training.loss_parts import Parts, Report, Truth, next_tokens, noisy, parts_of, weighted
+from eagle_jax.training.loss_parts import Labels, LossReport, Parts, add_noise, next_tokens, step_parts, weighted_loss
 from eagle_jax.training.objective import Objective
 
 
 @pytree
 class Sample:
-    """The rows of a pass, depth after depth: all slots of the text, then the mask rows.
+    """The rows of a forward pass, by depth: all text rows, then the mask rows.
 
     Attributes:
-        anchor, depth: anchor and depth of each row, which stands at slot `anchor + depth`.
-        chosen: whether the row takes part; the others are padding.
+        anchor, depth: anchor and depth of each row, which has slot `anchor + depth`.
+        chosen: whether each row is not padding.
         sizes: number of rows of each depth.
     """
 
@@ -49,7 +48,7 @@ class Sample:
 
     @property
     def visible(self) -> Bool[Array, "b r r"]:
-        """Which rows each row sees: text up to its anchor, and mask rows of its rollout up to itself."""
+        """Which rows each row sees: text rows up to its anchor, and mask rows of the same anchor up to itself."""
         same = self.anchor[:, :, None] == self.anchor[:, None, :]
         text = (self.depth == 0)[None, None, :] & (self.anchor[:, None, :] <= self.anchor[:, :, None])
         return text | same & (self.depth[None, :] <= self.depth[:, None])[None]
@@ -65,42 +64,43 @@ def peagle_loss(
     objective: Objective,
     *,
     remat: bool = False,
-) -> tuple[Float[Array, ""], Report]:
-    """Computes the weighted loss and its parts by depth; see `loss.loss`. Depths beyond `objective.steps` are left out.
+) -> tuple[Float[Array, ""], LossReport]:
+    """Computes the weighted loss and its parts by depth, up to `objective.steps`; see `loss.loss`.
 
     Args:
         key: chooses the anchors, and seeds the noise.
     """
     if objective.feature_weight:
         raise ValueError(
-            f"feature_weight={objective.feature_weight} with a P-EAGLE head; expected 0: mask rows guess no features"
+            f"feature_weight={objective.feature_weight} with a P-EAGLE head; expected 0, since mask rows predict no "
+            "features"
         )
     steps, slots = min(objective.steps, head.num_drafted or 1), answer.shape[1] - 1
     sample_key, noise_key = jax.random.split(key)
     sample = choose_rows(answer, steps, objective, sample_key)
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
-    entering = noisy(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), noise_key, objective.noise)
+    entering = add_noise(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), noise_key, objective.noise)
     out = (jax.checkpoint(_outputs) if remat else _outputs)(head, target, tokens, entering, sample)
 
-    truth = Truth.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
+    labels = Labels.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
     parts, counts, first = [], [], 0
     for depth, size in enumerate(sample.sizes):
         rows = slice(first, first + size)
-        at, first = sample.anchor[:, rows] + depth, first + size
-        clipped = jnp.minimum(at, slots - 1)  # rows after the text are masked
+        positions, first = sample.anchor[:, rows] + depth, first + size
+        clipped = jnp.minimum(positions, slots - 1)  # rows after the text are masked
         mask = (
             sample.chosen[:, rows]
-            & (at < slots)
+            & (positions < slots)
             & jnp.take_along_axis(drafted_slots_mask(answer, depth), clipped, axis=1)
         )
         part = functools.partial(_part, head, target, objective=objective)
-        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], truth, clipped, mask))
+        parts.append((jax.checkpoint(part) if remat else part)(out[:, rows], labels, clipped, mask))
         counts.append(jnp.sum(mask).astype(jnp.float32))
-    return weighted(parts, objective, jnp.stack(counts))
+    return weighted_loss(parts, objective, jnp.stack(counts))
 
 
 def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, key: jax.Array) -> Sample:
-    """Returns the rows to train `steps` depths with. Anchors are slots whose token and guess belong to an answer."""
+    """Samples the rows for `steps` depths. Anchors are slots whose token and prediction belong to an answer."""
     batch, slots = answer.shape[0], answer.shape[1] - 1
     anchors, is_anchor = choose_anchors(answer[:, 1:], objective.anchors, key)
     rank, count = jnp.arange(anchors.shape[1]), jnp.sum(is_anchor, axis=1)[:, None].astype(jnp.float32)
@@ -119,7 +119,7 @@ def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, ke
 def _outputs(
     head: Head3, target: LM, tokens: Int[Array, "b n"], entering: Float[Array, "b m h"], sample: Sample
 ) -> Float[Array, "b r h"]:
-    """Returns the head's outputs at all rows, in one pass."""
+    """Returns the head's outputs at all rows, in one forward pass."""
     batch, slots, _ = entering.shape
     embeddings, feature = head.mask_rows(target, batch, sample.anchor.shape[1] - slots)
     embeddings = jnp.concatenate([head.embed(target, tokens[:, 1:]), embeddings], axis=1)
@@ -132,15 +132,15 @@ def _part(
     head: Head3,
     target: LM,
     out: Float[Array, "b c h"],
-    truth: Truth,
-    at: Int[Array, "b c"],
+    labels: Labels,
+    positions: Int[Array, "b c"],
     mask: Bool[Array, "b c"],
     objective: Objective,
 ) -> Parts:
-    """Returns one depth's part of each of `Report`'s fields; its rows stand at slots `at`."""
+    """Returns the fields of `LossReport` for one depth, whose rows have slots `positions`."""
 
     def rows_at(values: Array) -> Array:
-        return jax.vmap(lambda row, index: row[index])(values, at)
+        return jax.vmap(lambda row, index: row[index])(values, positions)
 
     logits = head.logits(target, out.astype(jnp.float32))
-    return parts_of(head, logits, None, jax.tree.map(rows_at, truth), mask, objective)
+    return step_parts(head, logits, None, jax.tree.map(rows_at, labels), mask, objective)

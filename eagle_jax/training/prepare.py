@@ -1,4 +1,4 @@
-"""From conversation files to tokens, with an account of everything that was left out."""
+"""Reads and tokenizes conversation files, with a report on skipped conversations."""
 
 import collections
 import dataclasses
@@ -10,12 +10,12 @@ import numpy as np
 from eagle_jax.chat.conversations import Skipped, read
 from eagle_jax.training.masks import Example, tokenize
 
-SHOWN = 3  # places named for each reason
+MAX_PLACES = 3  # reported per reason
 
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-    """The number of conversations that were left out for one reason, and the places of the first few."""
+    """Number of conversations that were dropped for one reason, and the places of the first few."""
 
     reason: str
     count: int
@@ -24,14 +24,14 @@ class Dropped:
 
 @dataclasses.dataclass(frozen=True)
 class DataReport:
-    """What data preparation kept and left out.
+    """Report on data preparation.
 
     Attributes:
-        kept: conversations that are kept.
-        cut: how many of these were cut to the maximum length.
-        dropped: conversations left out, by reason, the most frequent first.
-        tokens: tokens of the kept conversations.
-        answer_tokens: tokens of these that the assistant produced, which are learnt.
+        kept: number of kept conversations.
+        cut: number of kept conversations that were truncated.
+        dropped: dropped conversations by reason, the most frequent reason first.
+        tokens: number of tokens of the kept conversations.
+        answer_tokens: number of tokens among them that the assistant produced, which are trained.
     """
 
     kept: int
@@ -56,15 +56,15 @@ def prepare(
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[list[Example], DataReport]:
-    """Reads and tokenizes the files, the first `limit` conversations that can be used.
+    """Reads and tokenizes the first `limit` usable conversations of the files.
 
     Args:
-        vocab_size: the target's; an id beyond it means a tokenizer of another model.
-        length: longest conversation, in tokens; what becomes of longer ones is `over_long`.
+        vocab_size: size of the target's vocabulary.
+        length: maximum number of tokens; longer conversations are dropped or cut by `over_long`.
         progress: called with the number of conversations kept so far.
 
     Raises:
-        FileNotFoundError, ValueError: a file is missing or of no known form, nothing in the files can be used, or the
+        FileNotFoundError, ValueError: a file is missing or has an unknown format, no conversation is usable, or the
             tokenizer does not match the target.
     """
     examples: list[Example] = []
@@ -76,7 +76,7 @@ def prepare(
         try:
             example = _example(item, tokenizer)
             if len(example.tokens) > length:
-                example = _shortened(example, length, over_long)
+                example = _shorten(example, length, over_long)
                 cut += 1
         except ValueError as error:
             places[str(error)].append(item.place)
@@ -86,22 +86,22 @@ def prepare(
         if progress is not None:
             progress(len(examples))
     dropped = tuple(
-        Dropped(reason, len(dropped_at), tuple(dropped_at[:SHOWN]))
+        Dropped(reason, len(dropped_at), tuple(dropped_at[:MAX_PLACES]))
         for reason, dropped_at in sorted(places.items(), key=lambda entry: -len(entry[1]))
     )
     if not examples:
-        raise ValueError(_nothing(list(files), dropped))
-    return examples, _account(examples, cut, dropped)
+        raise ValueError(_no_examples_message(list(files), dropped))
+    return examples, _report(examples, cut, dropped)
 
 
-def joined(*reports: DataReport) -> DataReport:
-    """Returns one report on several sets of files."""
+def merge_reports(*reports: DataReport) -> DataReport:
+    """Merges reports on several sets of files."""
     total = {name: sum(getattr(r, name) for r in reports) for name in ("kept", "cut", "tokens", "answer_tokens")}
     return DataReport(dropped=tuple(d for report in reports for d in report.dropped), **total)
 
 
-def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """Shuffles once and cuts: (training, held out), one held out at least. The same seed gives the same cut."""
+def split_held_out(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
+    """Splits shuffled conversations by the seed into training and held-out ones, with at least one held out."""
     held_out = max(1, round(share * len(examples)))
     if held_out >= len(examples):
         raise ValueError(
@@ -115,17 +115,17 @@ def _example(item: Any, tokenizer: Any) -> Example:
     if isinstance(item, Skipped):
         raise ValueError(item.reason)
     example = tokenize(item.messages, tokenizer)
-    return _unfinished(example, tokenizer) if item.cut else example
+    return _without_template_end(example, tokenizer) if item.cut else example
 
 
-def _unfinished(example: Example, tokenizer: Any) -> Example:
-    """Removes the end that the template gives to an answer which had none."""
+def _without_template_end(example: Example, tokenizer: Any) -> Example:
+    """Removes the end that the template adds to a truncated answer."""
     words = example.answer & ~np.isin(example.tokens, list(tokenizer.all_special_ids))
     end = 1 + int(np.flatnonzero(words).max(initial=-1))
     return Example(example.tokens[:end], example.answer[:end])
 
 
-def _shortened(example: Example, length: int, over_long: str) -> Example:
+def _shorten(example: Example, length: int, over_long: str) -> Example:
     shorter = Example(example.tokens[:length], example.answer[:length])
     if over_long == "drop":
         raise ValueError(f"longer than {length} tokens")
@@ -142,15 +142,15 @@ def _check_ids(example: Example, vocab_size: int, place: str) -> None:
         )
 
 
-def _account(examples: Sequence[Example], cut: int, dropped: tuple[Dropped, ...]) -> DataReport:
+def _report(examples: Sequence[Example], cut: int, dropped: tuple[Dropped, ...]) -> DataReport:
     tokens = sum(len(example.tokens) for example in examples)
     answers = sum(int(example.answer.sum()) for example in examples)
     return DataReport(kept=len(examples), cut=cut, dropped=dropped, tokens=tokens, answer_tokens=answers)
 
 
-def _nothing(files: Sequence[str], dropped: Sequence[Dropped]) -> str:
+def _no_examples_message(files: Sequence[str], dropped: Sequence[Dropped]) -> str:
     where = ", ".join(files) or "no file"
     if not dropped:
-        return f"{where}: there is no conversation in it"
-    most, count = dropped[0], sum(reason.count for reason in dropped)
-    return f"{where}: none of {count} conversations can be used; at {most.places[0]}: {most.reason}"
+        return f"{where}: there are no conversations"
+    most_frequent, count = dropped[0], sum(reason.count for reason in dropped)
+    return f"{where}: none of {count} conversations can be used; at {most_frequent.places[0]}: {most_frequent.reason}"

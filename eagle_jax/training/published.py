@@ -1,4 +1,4 @@
-"""What the published trainings of a method differ in from the defaults of `settings`."""
+"""Published settings of each method, where they differ from the defaults in `settings`."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""A training run from its configuration to the head on disk, or from wherever an earlier start of it ended.
+"""A training run, new or continued from its latest checkpoint.
 
-What an update computes depends on the state (weights, moments, step, key) and on the position in the data alone, and a
-checkpoint holds both; so a run that was killed and started again computes what it would have computed.
+An update depends only on the state (weights, moments, step, key) and the position in the data. A checkpoint has both,
+so an interrupted and continued run computes the same as an uninterrupted one.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from eagle_jax.training.config import TrainConfig, read_config
 from eagle_jax.training.events import Finished, Observe, Prepared, Reading
 from eagle_jax.training.feature_files import digest, store
 from eagle_jax.training.metrics import Metrics
-from eagle_jax.training.order import Order
+from eagle_jax.training.order import RowOrder
 from eagle_jax.training.trainer import Trainer
 from eagle_jax.training.update import TrainState, begin, without_params
-from eagle_jax.training.vocabulary import most_frequent
-from eagle_jax.training.watch import Diverged
+from eagle_jax.training.update_monitor import Diverged
+from eagle_jax.training.vocabulary import most_frequent_tokens
 
 CONFIG, SOURCES, CHECKPOINTS, HEAD, LOCK = "config.yaml", "sources.json", "checkpoints", "head", ".lock"
-ELSEWHERE = "name another out, or remove the folder"
+REMEDY = "name another out, or remove the folder"
 
 
 def run(
@@ -46,25 +46,27 @@ def run(
     observe: Observe = lambda event: None,
     *,
     sizes: LlamaConfig | None = None,
-    written: Any = None,
+    head_dtype: Any = None,
 ) -> Finished:
-    """Trains the head that `config` describes; a run that is in its folder is continued.
+    """Trains the head that `config` describes; continues a run in the same folder.
 
-    The best head is written to the folder's `head`, in the published format. Several processes call it alike, over a
-    mesh of all their devices and with a folder that all of them see; the first one writes.
+    The best head is written to the folder's `head`, in the published format. All processes of a multi-process run call
+    it, with a mesh of all their devices and a shared folder; the first process writes.
 
     Args:
-        sizes: the target's as stored, where it keeps key/value heads several times for the mesh.
-        written: the dtype of the head's file; the target's by default.
+        sizes: the target's stored sizes, if sharding replicates its key/value heads.
+        head_dtype: dtype of the written head; the target's by default.
 
     Raises:
-        ValueError: the folder holds a run of another configuration, target or text, or one that is going on, the data
-            cannot be used, the mesh does not fit, or the loss is no number any more (`Diverged`).
+        ValueError: the folder has a run with another configuration, target or text, or a running one, the data cannot
+            be used, the mesh does not fit, or the loss is not finite (`Diverged`).
         OSError: the folder cannot be written, or the disk is full.
     """
     sharding = mesh_of(config, target)
-    with alone(Path(config.out)):
-        return _run(config, target, tokenizer, observe, sharding, sizes, target.dtype if written is None else written)
+    with exclusive(Path(config.out)):
+        return _run(
+            config, target, tokenizer, observe, sharding, sizes, target.dtype if head_dtype is None else head_dtype
+        )
 
 
 def _run(
@@ -77,8 +79,8 @@ def _run(
     dtype: Any,
 ) -> Finished:
     folder = Path(config.out)
-    changed = compare(folder, config)
-    rows, held_out, report = texts(config, target, tokenizer, observe)
+    changed = check_config(folder, config)
+    rows, held_out, report = load_rows(config, target, tokenizer, observe)
     head_key, noise_key = jax.random.split(jax.random.key(config.seed))
     ids, share = draft_vocabulary(config, rows, target)
     head = heads.first(config.head, target, ids, head_key, steps=config.objective.steps, sizes=sizes)
@@ -88,7 +90,7 @@ def _run(
         target = sharding.put(target, sharding.target)
         state, frame = sharding.put((state, frame), sharding.head)
     sources = {f"target in {target.dtype.name}": digest(target, sizes or target.config), "held-out text": held_out.crc}
-    order = Order(rows, config.batch * config.accumulate, config.seed)
+    order = RowOrder(rows, config.batch * config.accumulate, config.seed)
 
     stored = None
     if config.features.folder is not None:
@@ -96,11 +98,11 @@ def _run(
     checkpoints = Checkpoints(folder / CHECKPOINTS, config.checkpoint)
     if checkpoints.latest is not None:
         saved = checkpoints.restore(checkpoints.latest, state)
-        order.go_to(saved.position, changed)
-        compare_sources(folder, sources)
+        order.restore(saved.position, changed)
+        check_sources(folder, sources)
         state = saved.state
     metrics = Metrics(folder if jax.process_index() == 0 else None, int(state.step), config.tensorboard)
-    keep(folder, config, sources)
+    write_config(folder, config, sources)
     parameters = sum(p.size for p in jax.tree.leaves(state.params))
     observe(Prepared(report, len(rows), len(held_out), parameters, share, int(state.step)))
     trainer = Trainer(config, rule, target, frame, rows, held_out, checkpoints, metrics, observe, sharding, stored)
@@ -111,7 +113,7 @@ def _run(
         finished = dataclasses.replace(finished, interrupted=interrupted)
     except Diverged as error:
         checkpoints.finish()
-        raise Diverged(f"{error}; {_what_is_left(folder, head, dtype, checkpoints, state)}") from None
+        raise Diverged(f"{error}; {_describe_checkpoints(folder, head, dtype, checkpoints, state)}") from None
     finally:
         metrics.close()
         checkpoints.close()
@@ -120,10 +122,10 @@ def _run(
 
 
 def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
-    """Returns the mesh that the configuration asks for; None is one device.
+    """Returns the configured sharding; None for one device.
 
     Raises:
-        ValueError: it does not divide the target, or not the rows of a pass.
+        ValueError: the mesh does not divide the target or the batch.
     """
     sharding = sharding_of(config.mesh, target.config)
     if sharding is None and jax.process_count() > 1:
@@ -131,17 +133,16 @@ def mesh_of(config: TrainConfig, target: LM) -> Sharding | None:
             f"{jax.process_count()} processes and no mesh; give one over all of their devices, such as mesh: auto"
         )
     if sharding is not None and config.batch % sharding.sizes[DATA]:
-        raise ValueError(f"batch={config.batch} rows over data:{sharding.sizes[DATA]}; expected a multiple of it")
+        raise ValueError(f"batch={config.batch} with mesh data:{sharding.sizes[DATA]}; expected a multiple of it")
     return sharding
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Makes the folder if need be, and keeps other runs out of it while the block runs. The first of several processes
-    does so for all.
+def exclusive(folder: Path) -> Iterator[None]:
+    """Creates the folder and locks it against other runs for the block; of several processes, the first locks.
 
     Raises:
-        ValueError: another run is in it.
+        ValueError: another run has locked the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -151,44 +152,40 @@ def alone(folder: Path) -> Iterator[None]:
                 hold(stack.enter_context((folder / LOCK).open("a")), folder)
             except ValueError as error:
                 refused = error
-        if any_says(refused is not None):  # or the others would wait for the first
+        if any_says(refused is not None):  # all processes must raise, or the others would wait for the first
             raise refused or ValueError(f"another run is in {folder}, as the first process found")
         yield
 
 
-def compare(folder: Path, config: TrainConfig) -> str:
-    """Sees that a run that is in the folder has the same configuration. Before its first checkpoint there is none.
+def check_config(folder: Path, config: TrainConfig) -> str:
+    """Raises ValueError if the folder has a run with checkpoints and another configuration.
 
     Returns:
-        How settings of the data differ; they may, if the text is the same.
+        A description of changed data settings, which are allowed if the text is the same.
     """
     begun = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
     if not begun or not (folder / CONFIG).exists():
         return ""
     before, now = read_config(folder / CONFIG).by_name(), config.by_name()
-    check_same_settings(folder, before, now, ELSEWHERE, config.fixed())
+    check_same_settings(folder, before, now, REMEDY, config.fixed())
     return differences(before, now, [name for name in now if name.startswith("data.")])
 
 
-def compare_sources(folder: Path, sources: Mapping[str, int]) -> None:
-    """Sees that the run in the folder has the same target, and the same text to tell which head is best.
-
-    Raises:
-        ValueError: it has not, or the file that says so is damaged.
-    """
+def check_sources(folder: Path, sources: Mapping[str, int]) -> None:
+    """Raises ValueError if the run in the folder has another target or held-out text, or their file is damaged."""
     path = folder / SOURCES
-    if not path.exists():  # begun by an earlier version
+    if not path.exists():  # started by an earlier version
         return
     try:
         stored = dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, if target and text are those of the run") from None
-    # a target in another dtype, as another machine may compute in, cannot be compared
-    check_same_settings(folder, stored, sources, ELSEWHERE, [name for name in sources if name in stored])
+    # a target in another dtype, which another machine may use, cannot be compared
+    check_same_settings(folder, stored, sources, REMEDY, [name for name in sources if name in stored])
 
 
-def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
-    """Writes the configuration down, once all processes have compared theirs and nothing but updates is left to do."""
+def write_config(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
+    """Writes the configuration once all processes have compared theirs."""
     if jax.process_count() > 1:
         wait_for_others("compared")
     if jax.process_index() == 0:
@@ -197,13 +194,13 @@ def keep(folder: Path, config: TrainConfig, sources: Mapping[str, int]) -> None:
                 file.write(content.encode())
 
 
-def texts(
+def load_rows(
     config: TrainConfig, target: LM, tokenizer: Any, observe: Observe
 ) -> tuple[data.Rows, data.Rows, prepare.DataReport]:
-    """Returns rows to learn from, rows to measure with, and what became of the files."""
+    """Returns training rows, held-out rows, and the report on the data."""
     data_settings = config.data
     if tokenizer is None:
-        raise ValueError("the target's folder holds no tokenizer; training reads text")
+        raise ValueError("the target's folder has no tokenizer; add its tokenizer files, since training reads text")
     if data_settings.chat_template is not None:
         tokenizer.chat_template = Path(data_settings.chat_template).read_text(encoding="utf-8-sig")
     options: dict[str, Any] = dict(
@@ -215,14 +212,14 @@ def texts(
     examples, report = prepare.prepare(data_settings.train, tokenizer, limit=data_settings.limit, **options)
     if data_settings.held_out:
         unseen, about = prepare.prepare(data_settings.held_out, tokenizer, **options)
-        report = prepare.joined(report, about)
+        report = prepare.merge_reports(report, about)
     else:
-        examples, unseen = prepare.split(examples, data_settings.held_out_share, config.seed)
+        examples, unseen = prepare.split_held_out(examples, data_settings.held_out_share, config.seed)
 
     def rows(examples: list[data.Example]) -> data.Rows:
         if data_settings.pack:
             return data.pack(examples, data_settings.length, config.seed, bos=tokenizer.bos_token_id)
-        return data.apart(examples, data_settings.length)
+        return data.one_per_row(examples, data_settings.length)
 
     return rows(examples), rows(unseen), report
 
@@ -230,15 +227,15 @@ def texts(
 def draft_vocabulary(
     config: TrainConfig, rows: data.Rows, target: LM
 ) -> tuple[Int[np.ndarray, " d"] | None, float | None]:
-    """Returns the tokens to draft, if only some, and their share of all that the assistant says."""
+    """Returns the draft vocabulary and its share of the assistant's tokens; None, None for the whole vocabulary."""
     size = config.head.draft_vocab_size
     if size is None:
         return None, None
-    return most_frequent(rows, size, target.config.vocab_size)
+    return most_frequent_tokens(rows, size, target.config.vocab_size)
 
 
 def export(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState, done: int) -> Finished:
-    """Writes the best head of the run as published heads are."""
+    """Writes the best head of the run in the published format."""
     best = checkpoints.best
     assert best is not None, "every checkpoint is measured"
     params = to_host(checkpoints.restore(best, like).state.params)
@@ -250,7 +247,7 @@ def export(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, li
     return Finished(head=folder / HEAD, best=best, done=done)
 
 
-def _what_is_left(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState) -> str:
+def _describe_checkpoints(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState) -> str:
     last = checkpoints.latest
     if last is None:
         return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"

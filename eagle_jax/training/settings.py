@@ -1,25 +1,25 @@
-"""Settings of a training run, each a part of its YAML file."""
+"""Sections of a training run's YAML file."""
 
 import dataclasses
 from typing import Literal
 
 
-def at_least(least: int, name: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise ValueError(f"{name}={value}; expected {least} or more")
+def check_minimum(minimum: int, name: str, value: int | None) -> None:
+    if value is not None and value < minimum:
+        raise ValueError(f"{name}={value}; expected {minimum} or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
+class DataConfig:
     """The conversations.
 
     Args:
-        train: files to learn from.
-        held_out: files to measure with; without any, `held_out_share` of the training conversations.
+        train: files with training conversations.
+        held_out: files with held-out conversations; by default `held_out_share` of the training conversations.
         limit: maximum number of conversations to read from `train`.
-        length: tokens in a row, and the longest conversation.
-        over_long: longer conversations are dropped, or cut to `length`.
-        pack: several conversations share a row; otherwise each has its own.
+        length: tokens per row, and the maximum length of a conversation.
+        over_long: whether longer conversations are dropped or cut to `length`.
+        pack: whether several conversations share a row.
         chat_template: file with a Jinja template, for a tokenizer that has none.
     """
 
@@ -37,8 +37,8 @@ class Data:
             raise ValueError("data.train names no file; give at least one")
         if not 0 < self.held_out_share < 1:
             raise ValueError(f"data.held_out_share={self.held_out_share}; expected a share between 0 and 1")
-        at_least(3, "data.length", self.length)
-        at_least(1, "data.limit", self.limit)
+        check_minimum(3, "data.length", self.length)
+        check_minimum(1, "data.limit", self.limit)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,32 +46,32 @@ class HeadConfig:
     """The head that is trained.
 
     Args:
-        method: eagle1 makes heads for EAGLE-1 and EAGLE-2. It sets the published defaults of `objective` and
-            `optimizer`. `objective.steps` is the number of heads for medusa and hydra, the tokens of a block that are
-            learnt for dflash, dspark and dflash2, and the tokens that one pass drafts for peagle.
-        intermediate_size: width of its MLP; the target's by default.
-        num_attention_heads, num_key_value_heads: heads of its attention; the target's by default, and for a target with
-            latent attention as many heads of 128 numbers as make its width, with 8 for keys and values. Beside a small
-            target fewer make drafting cheaper.
-        layers: decoder layers; residual blocks in each head (medusa, hydra).
-        prefix: one decoder layer over the text before the heads, which makes it Hydra++ (hydra).
+        method: the method, which sets the published defaults of `objective` and `optimizer`; eagle1 heads also serve
+            EAGLE-2. `objective.steps` is the number of heads for medusa and hydra, of trained block positions for
+            dflash, dspark and dflash2, and of tokens drafted in one pass for peagle.
+        intermediate_size: width of the MLP; the target's by default.
+        num_attention_heads, num_key_value_heads: attention heads; the target's by default, and for a target with latent
+            attention as many heads of size 128 as fill its width, with 8 key/value heads. For a small target, fewer
+            heads make drafting cheaper.
+        layers: number of decoder layers, or of residual blocks in each head (medusa, hydra).
+        prefix: whether a decoder layer precedes the heads, as in Hydra++ (hydra).
         bias: whether `fc` has a bias (eagle1).
-        taps: target layers whose entering residual stream is read (all but eagle1, medusa and hydra); the published
-            choice by default.
-        block_size: slots of a block, the last token's included (dflash, dspark, dflash2); 16, 7 and 8 by default.
-        mask_token_id: token of the other slots (dflash, dspark, dflash2) or of mask rows (peagle), which should be none
-            that texts have; all of them need it.
-        causal: a slot sees the block up to itself, as JetSpec's heads, not all of it (dflash).
-        window: how many positions back attention sees (dflash, dspark, dflash2); all by default, but 2048 with dflash2.
-        markov_rank, markov: width of the Markov head, 256 by default, and its kind, vanilla, gated or rnn (dspark).
-        confidence: whether it has a confidence head, which it has by default (dspark).
-        conv_kernel_size, conv_group_size: slots that a short convolution reads, 2 by default, and channels that share
-            a kernel, 16 (dflash2).
-        selector_rank, selector_top_k: width of the selector's codes, 256 by default, and its candidates, 16 (dflash2).
-        fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3); peagle has the former too.
-        draft_vocab_size: number of tokens to draft, the most frequent of the answers; all by default.
-        start: folder of an earlier head of the same method to go on from; its sizes count then. With
-            `draft_vocab_size`, one of eagle1 that drafts all tokens drafts only so many from then on.
+        taps: target layers whose input residual stream is read (all but eagle1, medusa and hydra); the published choice
+            by default.
+        block_size: block size, with the anchor (dflash, dspark, dflash2); 16, 7 and 8 by default.
+        mask_token_id: token of the other block positions (dflash, dspark, dflash2) or of mask rows (peagle), which
+            require it; it should not occur in texts.
+        causal: whether attention within a block is causal, as in JetSpec (dflash).
+        window: attention window (dflash, dspark, dflash2); none by default, 2048 for dflash2.
+        markov_rank, markov: rank of the Markov head, 256 by default, and its kind: vanilla, gated or rnn (dspark).
+        confidence: whether there is a confidence head, by default yes (dspark).
+        conv_kernel_size, conv_group_size: kernel size of the short convolution, 2 by default, and number of channels
+            that share a kernel, 16 (dflash2).
+        selector_rank, selector_top_k: rank of the selector, 256 by default, and number of its candidates, 16 (dflash2).
+        fc_norm, norm_output: the norms of EAGLE-3.1 (eagle3; fc_norm also for peagle).
+        draft_vocab_size: size of the draft vocabulary, the most frequent tokens of answers; all tokens by default.
+        start: folder of an earlier head of the same method to continue from, with its sizes. With `draft_vocab_size`,
+            an eagle1 head without a draft vocabulary gets one.
     """
 
     method: Literal["eagle1", "eagle3", "peagle", "dflash", "dspark", "dflash2", "medusa", "hydra"] = "eagle1"
@@ -99,11 +99,11 @@ class HeadConfig:
     start: str | None = None
 
     def __post_init__(self):
-        at_least(1, "head.layers", self.layers)
-        at_least(0, "head.mask_token_id", self.mask_token_id)
+        check_minimum(1, "head.layers", self.layers)
+        check_minimum(0, "head.mask_token_id", self.mask_token_id)
         for name in (*_SIZES, "block_size", *_LAYER_SIZES):
-            at_least(1, f"head.{name}", getattr(self, name))
-        at_least(1, "head.draft_vocab_size", self.draft_vocab_size)
+            check_minimum(1, f"head.{name}", getattr(self, name))
+        check_minimum(1, "head.draft_vocab_size", self.draft_vocab_size)
         if self.start is not None and self.draft_vocab_size is not None and self.method != "eagle1":
             raise ValueError(
                 f"head.start and head.draft_vocab_size are both set with method {self.method}; expected eagle1, since "
@@ -111,11 +111,11 @@ class HeadConfig:
             )
         if self.method in ("medusa", "hydra") and self.draft_vocab_size is not None:
             raise ValueError(
-                f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none: its heads "
-                "draft the whole vocabulary"
+                f"head.draft_vocab_size={self.draft_vocab_size} with method {self.method}; expected none, since its "
+                "heads draft the whole vocabulary"
             )
         if not self.bias and self.method != "eagle1":
-            raise ValueError(f"head.bias=False with method {self.method}; expected eagle1, since no other has one")
+            raise ValueError(f"head.bias=False with method {self.method}; expected eagle1, the only method with a bias")
         if self.method == "medusa" or (self.method == "hydra" and not self.prefix):
             for name in _LAYER_SIZES:
                 if (value := getattr(self, name)) is not None:
@@ -131,8 +131,8 @@ class HeadConfig:
                 raise ValueError(f"head.{name} with method {self.method}; expected {names}, since no other has it")
         if self.method in _OF_SOME_METHODS["mask_token_id"] and self.mask_token_id is None and self.start is None:
             raise ValueError(
-                f"method {self.method} and no head.mask_token_id; expected the number of a token that no text has, "
-                "such as one that the vocabulary reserves"
+                f"method {self.method} without head.mask_token_id; expected the id of a token that no text has, "
+                "such as a reserved one"
             )
 
 
@@ -155,11 +155,11 @@ _OF_SOME_METHODS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeaturesConfig:
-    """What the frozen target makes of the text.
+    """The target's features of the text.
 
     Args:
-        folder: where it is kept, computed once; without one, the target runs in every update and nothing is kept.
-        dtype: what it is kept in; by default what it is computed in, which changes nothing.
+        folder: folder in which features are stored; without it, the target computes them in every update.
+        dtype: dtype of stored features; by default the dtype in which they are computed, which is lossless.
     """
 
     folder: str | None = None
@@ -168,17 +168,17 @@ class FeaturesConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update rule and its schedule, by default those of the published EAGLE-1 training (`published` has EAGLE-3's).
+    """The optimizer and its schedule; the defaults are those of the published EAGLE-1 training.
 
     Args:
-        name: adamw, or muon (Muon on matrices, AdamW on the rest).
+        name: adamw, or muon (Muon for matrices, AdamW for the rest).
         rate: peak learning rate.
-        betas: decay of AdamW's two moments.
-        weight_decay: decoupled, on every parameter.
-        warmup: updates in which the rate rises from 0 to its peak.
-        decay: how it falls from there until the last update.
-        final: share of the peak that is left at the end (linear and cosine).
-        clip: whether `clip_at` limits each number of the gradient, its norm as a whole, or nothing.
+        betas: decay rates of AdamW's two moments.
+        weight_decay: decoupled weight decay, on all parameters.
+        warmup: number of updates in which the rate rises from 0 to its peak.
+        decay: schedule from the peak to the last update.
+        final: final rate as a share of the peak (linear and cosine).
+        clip: whether `clip_at` limits each element of the gradient, its global norm, or nothing.
     """
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -198,36 +198,36 @@ class OptimizerConfig:
             raise ValueError(f"optimizer.betas={self.betas}; expected two numbers from 0 up to 1")
         if not 0 <= self.final <= 1 or self.weight_decay < 0:
             raise ValueError(f"optimizer: final={self.final} must be a share, weight_decay={self.weight_decay} not < 0")
-        at_least(0, "optimizer.warmup", self.warmup)
+        check_minimum(0, "optimizer.warmup", self.warmup)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When the run is saved, and what is kept of it.
+    """Checkpoints.
 
     Args:
-        every: updates between two checkpoints; each is measured on the held-out text first.
-        keep: newest checkpoints kept, besides the best one.
+        every: updates between two checkpoints; each is evaluated on the held-out text.
+        keep: number of latest checkpoints to keep, in addition to the best.
     """
 
     every: int = 500
     keep: int = 2
 
     def __post_init__(self):
-        at_least(1, "checkpoint.every", self.every)
-        at_least(1, "checkpoint.keep", self.keep)
+        check_minimum(1, "checkpoint.every", self.every)
+        check_minimum(1, "checkpoint.keep", self.keep)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How the head is measured.
+    """Evaluation of the head.
 
     Args:
-        depth: draft steps on the held-out text, each reading what the one before made.
-        questions: file of questions in Spec-Bench's format, or of conversations of which the first turns are asked,
-            that the finished head decodes.
+        depth: number of draft steps on the held-out text.
+        questions: file of questions in Spec-Bench's format, or of conversations whose first turns are questions, that
+            are answered with the finished head.
         limit: maximum number of questions.
-        max_new_tokens: longest answer to them.
+        max_new_tokens: maximum length of the answers.
         temperature: 0 is greedy.
     """
 
@@ -238,8 +238,8 @@ class EvaluationConfig:
     temperature: float = 0.0
 
     def __post_init__(self):
-        at_least(1, "evaluation.depth", self.depth)
-        at_least(1, "evaluation.max_new_tokens", self.max_new_tokens)
-        at_least(1, "evaluation.limit", self.limit)
+        check_minimum(1, "evaluation.depth", self.depth)
+        check_minimum(1, "evaluation.max_new_tokens", self.max_new_tokens)
+        check_minimum(1, "evaluation.limit", self.limit)
         if self.temperature < 0:
-            raise ValueError(f"evaluation.temperature={self.temperature}; expected 0, which is greedy, or more")
+            raise ValueError(f"evaluation.temperature={self.temperature}; expected 0 (greedy) or more")

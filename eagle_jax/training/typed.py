@@ -1,4 +1,4 @@
-"""Plain mappings (a YAML file, `key=value` from a command line) into frozen dataclasses, by their annotations."""
+"""Builds frozen dataclasses from plain mappings (YAML files, `key=value` assignments), by their annotations."""
 
 import dataclasses
 import difflib
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
-    """Builds `cls(**given)`, with inner mappings built as the dataclasses that its fields name.
+    """Builds `cls(**mapping)`, with inner mappings built as the dataclasses of its fields.
 
     Args:
-        where: the keys that lead to `given`, for messages.
+        where: dotted path of the mapping, for error messages.
 
     Raises:
-        ValueError: a key that `cls` has no field for, a missing one, or a value of another type.
+        ValueError: an unknown or missing key, or a value of another type.
     """
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # always a dataclass
     for key in mapping:
         if key not in fields:
-            raise ValueError(f"{_path(where, key)} is not known; {_guess(str(key), fields)}")
+            raise ValueError(f"{_path(where, key)} is not known; {_suggestion(str(key), fields)}")
     values = {key: _value(hints[key], value, _path(where, key)) for key, value in mapping.items()}
     for name, field in fields.items():
         if name not in values and field.default is field.default_factory is dataclasses.MISSING:
@@ -35,38 +35,38 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
 
 
 def overlay(settings: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Returns `settings` with `inner.key=value` put in; values are YAML, so `null`, `3e-4` and `[a, b]` work."""
+    """Applies assignments `inner.key=value` to `settings`; values are YAML, such as `null`, `3e-4` and `[a, b]`."""
     merged = _copy(settings)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        *outer, last = path.strip().split(".")
+        *sections, last = path.strip().split(".")
         if not equals or not last:
             raise ValueError(f"--set {assignment!r}: expected key=value, such as optimizer.rate=1e-4")
-        at = merged
-        for key in outer:
-            at = at.setdefault(key, {})
-            if not isinstance(at, dict):
+        section = merged
+        for key in sections:
+            section = section.setdefault(key, {})
+            if not isinstance(section, dict):
                 raise ValueError(f"--set {assignment!r}: {key} has no settings inside")
-        at[last] = read_yaml(text, f"--set {assignment!r}")
+        section[last] = read_yaml(text, f"--set {assignment!r}")
     return merged
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Returns the value that YAML text stands for; a key that comes twice is refused."""
+    """Parses YAML. Raises ValueError if it is invalid or has a duplicate key."""
     try:
-        return yaml.load(text, Loader=_Strict)
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
-class _Strict(yaml.SafeLoader):
-    """YAML's safe loader takes the last of two equal keys without a word."""
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A safe loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise yaml.YAMLError(f"the key {twice!r} comes twice, line {node.start_mark.line + 1} and below")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise yaml.YAMLError(f"duplicate key {duplicate!r} in the mapping at line {node.start_mark.line + 1}")
         return super().construct_mapping(node, deep)
 
 
@@ -111,7 +111,7 @@ def _scalar(hint: type, value: Any, where: str) -> Any:
 
 
 def _float(value: Any) -> float | None:
-    """YAML 1.1 reads 3e-5, without a point, as text."""
+    """Returns the finite number of a value, also of text, since YAML 1.1 reads 3e-5 as text; else None."""
     if isinstance(value, bool):
         return None
     try:
@@ -125,9 +125,9 @@ def _path(where: str, key: Any) -> str:
     return f"{where}.{key}" if where else str(key)
 
 
-def _guess(key: str, fields: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(key, fields, n=1)
-    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(fields)}"
+def _suggestion(key: str, fields: Mapping[str, Any]) -> str:
+    matches = difflib.get_close_matches(key, fields, n=1)
+    return f"did you mean {matches[0]}?" if matches else f"expected one of {', '.join(fields)}"
 
 
 def _copy(settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One update of a head, and its measure on held-out text."""
+"""One update of a head, and its evaluation on held-out text."""
 
 import dataclasses
 import functools
@@ -18,23 +18,23 @@ from eagle_jax.sharding import DATA, Rules, Sharding, fitting, traced_over
 from eagle_jax.struct import pytree
 from eagle_jax.training.data import Rows
 from eagle_jax.training.features import hidden_states
-from eagle_jax.training.loss_parts import Report
+from eagle_jax.training.loss_parts import LossReport
 from eagle_jax.training.objective import Objective
-from eagle_jax.training.optimizer import norm_of
+from eagle_jax.training.optimizer import global_norm
 from eagle_jax.workarounds import exact_reduction_options
 
-EVERYWHERE: Rules = ()  # every device has all of it
+REPLICATED: Rules = ()
 
 
 @pytree
 class TrainState:
-    """All that changes from update to update.
+    """State that updates change.
 
     Attributes:
         params: the head's weights, float32.
         moments: the optimizer's state.
-        step: updates done.
-        key: key data of the run's PRNG key; the noise of an update is a function of it and of `step`.
+        step: number of updates done.
+        key: key data of the run's PRNG key, which with `step` seeds the noise of an update.
     """
 
     params: Any
@@ -44,22 +44,22 @@ class TrainState:
 
 
 @pytree
-class Outcome:
-    """What an update says about itself.
+class UpdateMetrics:
+    """Metrics of one update.
 
     Attributes:
-        loss: mean over the passes of the update.
-        gradient_norm: norm of the mean gradient, before clipping.
-        report: the loss's parts by draft step.
+        loss: mean loss of the update's passes.
+        gradient_norm: norm of the mean gradient before clipping.
+        report: parts of the loss by draft step.
     """
 
     loss: Float[Array, ""]
     gradient_norm: Float[Array, ""]
-    report: Report
+    report: LossReport
 
 
 def begin(head: AnyHead, rule: optax.GradientTransformation, key: jax.Array) -> TrainState:
-    """Returns the state before the first update. It owns its arrays: the updates may overwrite them."""
+    """Returns the state before the first update, with copies of the weights that updates may donate."""
     params = jax.tree.map(lambda p: jnp.array(p, jnp.float32), head.params)
     return TrainState(params=params, moments=rule.init(params), step=jnp.int32(0), key=jax.random.key_data(key))
 
@@ -76,25 +76,25 @@ def update(
     objective: Objective,
     remat: bool = False,
     sharding: Sharding | None = None,
-) -> tuple[TrainState, Outcome]:
-    """Runs one update over `a` passes of `b` rows each, and returns the state after it.
+) -> tuple[TrainState, UpdateMetrics]:
+    """Runs one update over `a` passes of `b` rows each; returns the new state and metrics.
 
     Args:
-        head: the head without its weights (`without_params`); those are the state's.
-        features: what the target makes of the tokens (`features.hidden_states`); None lets it run here and now.
-        remat: compute draft steps again for the gradient instead of keeping them.
-        sharding: the devices that all of this is spread over; None is one.
+        head: the head without its weights (`without_params`), which are in the state.
+        features: the target's `features.hidden_states`; None to compute them.
+        remat: whether to rematerialize activations of draft steps.
+        sharding: the sharding; None for one device.
     """
-    fixed = {"rule": rule, "objective": objective, "remat": remat, "sharding": sharding}
-    return compiled_update()(state, head, target, tokens, answer, features, **fixed)
+    static = {"rule": rule, "objective": objective, "remat": remat, "sharding": sharding}
+    return compiled_update()(state, head, target, tokens, answer, features, **static)
 
 
 @functools.cache
 def compiled_update() -> Any:
-    """Returns `update`, jitted once per process. The state is donated."""
-    fixed = ("rule", "objective", "remat", "sharding")
+    """Returns `update`, jitted, with the state donated."""
+    static = ("rule", "objective", "remat", "sharding")
     return jax.jit(
-        _update_over, static_argnames=fixed, donate_argnames=("state",), compiler_options=exact_reduction_options()
+        _update_over, static_argnames=static, donate_argnames=("state",), compiler_options=exact_reduction_options()
     )
 
 
@@ -110,11 +110,11 @@ def _update_over(
     objective: Objective,
     remat: bool,
     sharding: Sharding | None,
-) -> tuple[TrainState, Outcome]:
+) -> tuple[TrainState, UpdateMetrics]:
     with traced_over(sharding):
         new, outcome = _update(state, head, target, (tokens, answer, features), rule, objective, remat)
     return (
-        (new, outcome) if sharding is None else (sharding.keep(new, sharding.head), sharding.keep(outcome, EVERYWHERE))
+        (new, outcome) if sharding is None else (sharding.keep(new, sharding.head), sharding.keep(outcome, REPLICATED))
     )
 
 
@@ -126,7 +126,7 @@ def _update(
     rule: optax.GradientTransformation,
     objective: Objective,
     remat: bool,
-) -> tuple[TrainState, Outcome]:
+) -> tuple[TrainState, UpdateMetrics]:
     noise_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
     def one_pass(total: Any, text: tuple[Array, Array, Array | None, Array]) -> tuple[Any, Any]:
@@ -144,7 +144,7 @@ def _update(
         params=optax.apply_updates(state.params, changes), moments=moments, step=state.step + 1, key=state.key
     )
     report = jax.tree.map(lambda parts: jnp.mean(parts, axis=0), reports)
-    return new, Outcome(loss=jnp.mean(losses), gradient_norm=norm_of(gradients), report=report)
+    return new, UpdateMetrics(loss=jnp.mean(losses), gradient_norm=global_norm(gradients), report=report)
 
 
 def _loss(
@@ -157,14 +157,14 @@ def _loss(
     key: jax.Array,
     objective: Objective,
     remat: bool,
-) -> tuple[Array, Report]:
-    """Returns the loss of a head with these weights, computed in the target's dtype."""
-    rounded = jax.tree.map(lambda p: p.astype(target.dtype), params)
-    rounded_head = dataclasses.replace(head, params=rounded)
-    if features is None:  # behind the barrier it is computed as it is for files, to the bit
+) -> tuple[Array, LossReport]:
+    """Computes the loss of the head with these weights, in the target's dtype."""
+    cast_params = jax.tree.map(lambda p: p.astype(target.dtype), params)
+    cast_head = dataclasses.replace(head, params=cast_params)
+    if features is None:  # the barrier makes it bitwise equal to the features in files
         features = jax.lax.optimization_barrier(jax.lax.stop_gradient(hidden_states(target, tokens, head.taps)))
     loss = HEAD_KINDS[head.kind].get("loss")
-    return loss(rounded_head, target, tokens, answer, features, key, objective, remat=remat)
+    return loss(cast_head, target, tokens, answer, features, key, objective, remat=remat)
 
 
 @functools.cache
@@ -181,10 +181,10 @@ def _measure(
     *,
     objective: Objective,
     sharding: Sharding | None = None,
-) -> tuple[Array, Report]:
+) -> tuple[Array, LossReport]:
     with traced_over(sharding):
         measured = _loss(params, head, target, tokens, answer, None, jax.random.key(0), objective, False)
-    return measured if sharding is None else sharding.keep(measured, EVERYWHERE)
+    return measured if sharding is None else sharding.keep(measured, REPLICATED)
 
 
 def evaluate(
@@ -196,16 +196,15 @@ def evaluate(
     batch: int,
     objective: Objective,
     sharding: Sharding | None = None,
-) -> tuple[float, Report]:
-    """Returns the loss and its parts over all `rows`, each batch weighted by its answer tokens.
+) -> tuple[float, LossReport]:
+    """Returns the mean loss and its parts over all `rows`, weighted by the answer tokens of batches.
 
     Args:
-        head: without its weights.
-        sharding: the devices that all of this is spread over.
+        head: the head without its weights.
     """
     parts, weights = [], []
-    for at in range(0, len(rows), batch):
-        tokens, answer = (_filled_up(part[at : at + batch], batch) for part in (rows.tokens, rows.answer))
+    for start in range(0, len(rows), batch):
+        tokens, answer = (_pad_batch(part[start : start + batch], batch) for part in (rows.tokens, rows.answer))
         text = (on_devices(part, sharding) for part in (tokens, answer))
         parts.append(
             jax.device_get(_compiled_measure()(params, head, target, *text, objective=objective, sharding=sharding))
@@ -216,7 +215,7 @@ def evaluate(
 
 
 def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np.ndarray | jax.Array:
-    """Returns the rows of text, which every process has, spread over `data` along `axis`."""
+    """Shards rows of text, which every process has, over `data` along `axis`."""
     if sharding is None:
         return rows
     where = jax.NamedSharding(sharding.mesh, fitting(P(*[None] * axis, DATA), rows.shape, sharding.sizes))
@@ -224,15 +223,15 @@ def on_devices(rows: np.ndarray, sharding: Sharding | None, axis: int = 0) -> np
 
 
 def without_params(head: AnyHead) -> AnyHead:
-    """Returns the head without its weights, which are the state's while it is trained."""
+    """Returns the head without its weights, which are in the state during training."""
     return dataclasses.replace(head, params={})
 
 
 def accepted_length(agreement: Float[np.ndarray, "d"]) -> float:
-    """Returns tokens per step for a drafted chain: the target's own, and each drafted one while all so far agree."""
+    """Returns the expected tokens per step of a chain: 1 + the sum of the products of agreements up to each depth."""
     return 1 + float(np.cumprod(agreement).sum())
 
 
-def _filled_up(part: np.ndarray, batch: int) -> np.ndarray:
-    """Appends rows of zeros, without answers, to a last batch that is not full."""
+def _pad_batch(part: np.ndarray, batch: int) -> np.ndarray:
+    """Pads an incomplete batch with rows of zeros."""
     return np.concatenate([part, np.zeros((batch - len(part), *part.shape[1:]), part.dtype)])

@@ -19,7 +19,7 @@ from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
 from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_answers
 from eagle_jax.loading.model import Model
-from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
+from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, setup
 from eagle_jax.methods.choice import default_tree, drafter_for
 from eagle_jax.methods.registry import TUNED, method_of
 from eagle_jax.requests.request import Request
@@ -85,7 +85,7 @@ def tune(
     max_new_tokens: int = 256,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Tuned]:
-    """Finds the tree that decodes fastest, for each batch size; `budgets.keep` keeps what was found.
+    """Finds the tree that decodes fastest, for each batch size; `budgets.save` keeps what was found.
 
     Args:
         model: from `load`.
@@ -152,7 +152,7 @@ def _tune(
             runs.append(time_answers(start, drafters))
         measured = {tree: _together(run[tree] for run in runs) for tree in drafters}
         tree = fastest(measured)
-        where, fingerprint, mesh, _ = place(model, name)
+        where, fingerprint, mesh, _ = setup(model, name)
         budget = Budget(
             device=where,
             model=fingerprint,

@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_skipped_with_its_place(tmp_path):
         chat(("tool", "Hi"), ("gpt", "5")): "the role 'tool'",
         chat(("human", "Hi"), ("gpt", " ")): "an empty message",
         chat(("human", "Hi"), ("gpt", 5)): "a message that is not text",
-        chat(("human", "Hi"), ("gpt", "\ud83d")): "half of a character",
+        chat(("human", "Hi"), ("gpt", "\ud83d")): "a lone surrogate",
     }
     path.write_bytes(b"\n".join([chat(("human", "Hi"), ("gpt", "5")), *lines]))
     first, *rest = read(path)
@@ -91,7 +91,7 @@ def test_a_file_of_no_known_form_is_refused(tmp_path):
         list(read(path))
     for text in ("[3, {", "[" * 100_000):
         path.write_text(text)
-        with pytest.raises(ValueError, match="starts as a JSON list but is not one"):
+        with pytest.raises(ValueError, match="starts as a JSON list but is not valid JSON"):
             list(read(path))
     path.write_text("")
     assert list(read(path)) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle_jax.chat import json_end
-from eagle_jax.chat.json_end import JsonEnd
+from eagle_jax.chat.json_end import JsonEndFinder
 
 KEYS = st.text(alphabet='b"\\}', max_size=3)
 ARGUMENTS = st.recursive(
@@ -29,15 +29,15 @@ def test_in_any_pieces_it_is_where_the_value_ends(value, before, after, data):
     whole = json.dumps(value, ensure_ascii=False)
     text, end = before + whole + after, len(before) + len(whole)
     cuts = sorted(data.draw(st.lists(st.integers(len(before), len(text)), max_size=6)))
-    found = JsonEnd(len(before))
+    found = JsonEndFinder(len(before))
     for cut in [*cuts, len(text)]:
         assert found.read(text[:cut]) == (end if cut >= end else None)
 
 
 @pytest.mark.parametrize("text", ["{", '{"', '{"a\\', '{"a\\"}', '["}", {]', "[[]"])
 def test_what_does_not_end_has_no_end(text):
-    assert JsonEnd(0).read(text) is None
-    found = JsonEnd(0)
+    assert JsonEndFinder(0).read(text) is None
+    found = JsonEndFinder(0)
     assert {found.read(text[:size]) for size in range(len(text) + 1)} == {None}
 
 
@@ -58,10 +58,10 @@ class _Noting:
 
 def test_nothing_is_read_twice(monkeypatch):
     places: list[int] = []
-    for name in ("MARK", "WITHIN"):
+    for name in ("DELIMITER", "STRING_REST"):
         monkeypatch.setattr(json_end, name, _Noting(getattr(json_end, name), places))
     text, size = '{"text": "' + 'a b \\n c \\"d\\" ' * 200 + '", "more": [{"a": 1}]}', 3
-    found = JsonEnd(0)
+    found = JsonEndFinder(0)
     for end in range(size, len(text), size):
         places.clear()
         assert found.read(text[:end]) is None

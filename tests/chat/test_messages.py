@@ -1,6 +1,6 @@
 """Messages in OpenAI's form become those that chat templates read."""
 
-from eagle_jax.chat.messages import for_template, is_message
+from eagle_jax.chat.messages import is_message, template_messages
 
 
 def test_calls_and_their_answers():
@@ -17,7 +17,7 @@ def test_calls_and_their_answers():
         {"role": "tool", "tool_call_id": "1", "content": "red", "name": "own"},
         {"role": "tool", "tool_call_id": "2", "content": "green"},
     ]
-    user, assistant, *told = for_template(messages, "the prompt")
+    user, assistant, *told = template_messages(messages, "the prompt")
     assert user == messages[0] and assistant["content"] == "" and called["content"] is None
     assert assistant["tool_calls"][0]["function"] == {"name": "look", "arguments": {"at": "sea"}}
     assert [message.get("name") for message in told] == ["look", "own", None]
@@ -27,7 +27,7 @@ def test_calls_and_their_answers():
 def test_arguments_that_are_objects_or_nothing():
     for arguments, expected in (({"a": 1}, {"a": 1}), ("", {}), ("{}", {})):
         calls = [{"function": {"name": "look", "arguments": arguments}}]
-        (message,) = for_template([{"role": "assistant", "content": "so", "tool_calls": calls}], "the prompt")
+        (message,) = template_messages([{"role": "assistant", "content": "so", "tool_calls": calls}], "the prompt")
         assert message["tool_calls"][0]["function"]["arguments"] == expected and message["content"] == "so"
 
 
@@ -49,5 +49,5 @@ def test_calls_have_the_ids_that_the_model_writes():
 
     given, own = conversation("call_a", "call_b", "call_c"), ("functions.look:0", "functions.go:1", "functions.look:2")
     kimi, other = "<|tool_calls_section_begin|>", "<tool_call>"
-    assert for_template(given, "it", kimi) == for_template(conversation(*own), "it", other)
-    assert for_template(given, "it", other) != for_template(given, "it", kimi)
+    assert template_messages(given, "it", kimi) == template_messages(conversation(*own), "it", other)
+    assert template_messages(given, "it", other) != template_messages(given, "it", kimi)

@@ -13,7 +13,7 @@ from tokenizers import processors
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from eagle_jax.api import Chat, Text, encode, generate
-from eagle_jax.chat.prompts import Unfit, split
+from eagle_jax.chat.prompts import ChatTemplateError, split
 from eagle_jax.text.tokenizers import tokenizer_in, with_template
 
 SIZE = 272
@@ -72,11 +72,11 @@ def test_an_answer_may_go_on_with_the_last_message():
         ("{{ 1 // 0 }}", "template fails at the prompt (ZeroDivisionError: "),
         ("{{ 1 + messages }}", "template fails at the prompt (TypeError: "),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "template fails at the prompt (RecursionError: "),
-        ({"a": "x", "b": "y"}, "needs one of the model's chat templates a, b, and none is the default; name one"),
+        ({"a": "x", "b": "y"}, "needs one of the chat templates a, b, and none is the default; name one"),
     ],
 )
 def test_a_template_that_fails_says_so_in_a_sentence(template: Any, sentence: str):
-    with pytest.raises(Unfit, match=re.escape(sentence)) as caught:
+    with pytest.raises(ChatTemplateError, match=re.escape(sentence)) as caught:
         encode(tokenizer(template), asked("?"), SIZE, "the prompt")
     assert "\n" not in str(caught.value)
 
@@ -95,7 +95,7 @@ def test_templates_from_elsewhere(tmp_path: pathlib.Path):
     (tmp_path / "own.jinja").write_text("\ufeffown")  # as Windows' editors write UTF-8
     assert with_template(tokenizer("old"), tmp_path / "own.jinja").chat_template == "own"
     assert with_template(tokenizer({"a": "x", "b": "y"}), "b").chat_template == "y"
-    with pytest.raises(ValueError, match="chat_template='c' is no file; expected one .* one of the names a, b"):
+    with pytest.raises(ValueError, match="chat_template='c' is not a file; expected .* one of the names a, b"):
         with_template(tokenizer({"a": "x", "b": "y"}), "c")
     with pytest.raises(ValueError, match="needs a tokenizer"):
         with_template(None, "c")

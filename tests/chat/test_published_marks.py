@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from eagle_jax.chat.reasoning import FORMATS as REASONING
-from eagle_jax.chat.reasoning import ReasoningReader, Thought
+from eagle_jax.chat.reasoning import ReasoningPiece, ReasoningReader
 from eagle_jax.chat.tool_calls import CallReader
 from eagle_jax.chat.tool_formats import FORMATS, ToolCall, format_of
 
@@ -98,7 +98,7 @@ def test_reasoning_text_and_a_call(name: str):
         if model.reasoning:
             reader = ReasoningReader(REASONING[model.reasoning], model.is_open)
             told = [one for piece in pieces for one in reader.add(piece)] + reader.end()
-            assert "".join(one.text for one in told if isinstance(one, Thought)) == "Hm."
+            assert "".join(one.text for one in told if isinstance(one, ReasoningPiece)) == "Hm."
             pieces = [one for one in told if isinstance(one, str)]
         calls = CallReader(FORMATS[model.calls], {"look": {}})
         told = [one for piece in pieces for one in calls.add(piece)] + calls.end()

@@ -10,9 +10,9 @@ from eagle_jax.chat.reasoning import (
     FORMATS,
     NAMES,
     PieceReader,
+    ReasoningPiece,
     ReasoningReader,
-    Thought,
-    reasoning_field,
+    reasoning_field_of,
     reasoning_format_for,
 )
 from eagle_jax.chat.tool_formats import ToolCall
@@ -94,7 +94,7 @@ HARMONY = [
 def read(reader: PieceReader, pieces: list[str]) -> tuple[str, str, list[ToolCall]]:
     told = [one for piece in pieces for one in reader.add(piece)] + reader.end()
     assert all(one for one in told)
-    thoughts = "".join(one.text for one in told if isinstance(one, Thought))
+    thoughts = "".join(one.text for one in told if isinstance(one, ReasoningPiece))
     calls = [one for one in told if isinstance(one, ToolCall)]
     return thoughts, "".join(one for one in told if isinstance(one, str)), calls
 
@@ -154,8 +154,8 @@ def test_reasoning_that_is_not_told_apart_is_text():
 def test_text_comes_at_once():
     reader = ReasoningReader(THINK, is_open=True)
     assert reader.is_thinking
-    assert reader.add("Hm, a <") == [Thought("Hm, a")]
-    assert reader.add("b>") == [Thought(" <b>")] and reader.is_thinking
+    assert reader.add("Hm, a <") == [ReasoningPiece("Hm, a")]
+    assert reader.add("b>") == [ReasoningPiece(" <b>")] and reader.is_thinking
     assert reader.add("\n</think>\n\n") == [] and not reader.is_thinking
     assert reader.add("It") == ["It"]
 
@@ -191,6 +191,6 @@ def test_the_format_is_the_templates_or_the_vocabularys():
 
 
 def test_the_name_of_earlier_reasoning_is_the_templates():
-    names = [reasoning_field(template) for template in TEMPLATES.values()]
+    names = [reasoning_field_of(template) for template in TEMPLATES.values()]
     assert names == ["thinking", "reasoning", "reasoning_content", "thinking", *[None] * 5, "reasoning_content"]
-    assert reasoning_field("{% if enable_thinking %}reasoning_content{% endif %}") is None
+    assert reasoning_field_of("{% if enable_thinking %}reasoning_content{% endif %}") is None

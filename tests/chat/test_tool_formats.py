@@ -1,6 +1,6 @@
 """Which format of calls a chat template teaches, and ids of calls."""
 
-from eagle_jax.chat.tool_formats import FORMATS, call_id, format_of, knows_tools, template_of
+from eagle_jax.chat.tool_formats import FORMATS, call_id, format_of, supports_tools, template_of
 
 TEMPLATES = {
     "harmony": "{% if tools %}{% endif %}<|channel|>analysis<|message|>",
@@ -23,13 +23,13 @@ TEMPLATES = {
 def test_the_format_is_the_templates():
     assert TEMPLATES.keys() == FORMATS.keys()
     for name, template in TEMPLATES.items():
-        assert format_of(template) == FORMATS[name] and knows_tools(template)
+        assert format_of(template) == FORMATS[name] and supports_tools(template)
     for template in (
         '{"parameters": {}}',
         "{{ messages }}",
         "the tooling",
     ):
-        assert format_of(template) is None and not knows_tools(template)
+        assert format_of(template) is None and not supports_tools(template)
 
 
 def test_the_template_for_tools():

@@ -46,9 +46,9 @@ def test_every_option_reaches_the_job(fake, run, prompts):
 def test_two_hosts_and_a_merge(fake, run, prompts):
     one = run("batch", "prompts.jsonl", "a.jsonl", "--processes", "2", "--process", "1")
     assert one.exit_code == 0 and one.stdout == "2 rows answered: a.jsonl\n"
-    assert "Not all of the 2 parts are complete here: a.jsonl.part-00000-of-00002 is not there." in one.stderr
+    assert "Not all of the 2 parts are complete here: a.jsonl.part-00000-of-00002 does not exist." in one.stderr
     early = run("batch", "--merge", "a.jsonl")
-    assert early.exit_code == 2 and "a.jsonl.part-00000-of-00002 is not there; finish the job on these" in early.stderr
+    assert early.exit_code == 2 and "a.jsonl.part-00000-of-00002 does not exist; finish the job on these" in early.stderr
     other = run("batch", "prompts.jsonl", "a.jsonl", "--processes", "2", "--process", "0")
     assert other.exit_code == 0 and "parts" not in other.stderr
     assert len((prompts.parent / "a.jsonl").read_text().splitlines()) == 5
@@ -70,7 +70,7 @@ def test_two_hosts_and_a_merge(fake, run, prompts):
         ),
         (["prompts.jsonl", "a.jsonl", "--temperature", "-1"], "temperature=-1.0 is negative"),
         (["--merge", "a.jsonl", "b.jsonl"], "--merge takes the output alone, and 2 files were given"),
-        (["--merge", "a.jsonl"], "a.jsonl.job.json is not there"),
+        (["--merge", "a.jsonl"], "a.jsonl.job.json does not exist"),
     ],
 )
 def test_misuse_is_one_sentence(fake, run, prompts, arguments, sentence):

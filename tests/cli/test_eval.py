@@ -7,7 +7,7 @@ import pytest
 from eagle_jax import api
 from eagle_jax.cli.eval import _fingerprints
 from eagle_jax.cli.eval_methods import parse_methods, with_models
-from eagle_jax.evaluation.store import alone
+from eagle_jax.evaluation.store import locked
 from eagle_jax.loading.folders import PAIR
 
 QUESTIONS = [
@@ -70,7 +70,7 @@ def test_a_report_does_without_what_could_not_be_timed(fake, run, asked, folder)
 
 
 def test_one_process_at_a_time(fake, run, asked, folder):
-    with alone(folder):
+    with locked(folder):
         shown = run(*asked)
     assert shown.exit_code == 2 and "another process is writing into" in shown.stderr and not fake.requests
     assert run(*asked).exit_code == 0
@@ -90,7 +90,7 @@ def test_the_same_command_goes_on_where_a_kill_was(fake, run, asked, folder):
     (folder / "prompt-lookup.jsonl").unlink()
     fake.requests.clear()
     shown = run(*asked)
-    assert shown.exit_code == 0 and "its 1 whole lines are kept, and that question is asked again" in shown.stderr
+    assert shown.exit_code == 0 and "its 1 complete lines are kept, and that question is asked again" in shown.stderr
     after = lines(folder / "eagle_6_3_2.jsonl")
     assert after[0] == before[0] and [line["question_id"] for line in after] == [81, 162]
     assert [request["drafter"] for _, request in fake.requests] == ["prompt-lookup"] * 3 + ["eagle"]

@@ -48,7 +48,7 @@ from eagle_jax.requests.processing import LogitsOptions
 from eagle_jax.scheduling.backlog import Backlog
 from eagle_jax.scheduling.logits_arrays import processor_of
 from eagle_jax.struct import pytree
-from eagle_jax.structured.byte_automaton import regex_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.testing import (
     TINY,

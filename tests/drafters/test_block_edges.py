@@ -24,7 +24,7 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.dflash import BlockOutput, DFlash
 from eagle_jax.requests.processing import LogitsOptions
 from eagle_jax.scheduling.logits_arrays import processor_of
-from eagle_jax.structured.byte_automaton import regex_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 from eagle_jax.structured.token_automaton import token_automaton
 from eagle_jax.testing import TINY, synthetic_pair
 

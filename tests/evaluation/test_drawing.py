@@ -75,6 +75,6 @@ def test_a_root_alone_is_a_tree():
 
 
 def test_a_figure_of_its_own_brings_its_style():
-    svg = drawing.alone(drawing.tree(PARENTS, TEXTS, [0, 1, 3], " sat", "tree"))
+    svg = drawing.standalone(drawing.tree(PARENTS, TEXTS, [0, 1, 3], " sat", "tree"))
     (style,) = parts(svg, "style")
     assert all(f"--{name}:" in style.text for name in ("page", "ink", "taken")) and parts(svg, "rect")[0].get("class")

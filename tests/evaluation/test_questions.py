@@ -49,7 +49,7 @@ def test_a_malformed_line_is_named(write, line, message):
 
 
 def test_files_without_questions(tmp_path, write):
-    with pytest.raises(ValueError, match="holds no question"):
+    with pytest.raises(ValueError, match="has no questions"):
         read_questions(write(""))
     with pytest.raises(FileNotFoundError):
         read_questions(tmp_path / "none.jsonl")

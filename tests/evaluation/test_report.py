@@ -115,7 +115,7 @@ def test_what_is_no_run_is_said(folder):
     for wrong in (run | {"turns": []}, {**run, "settings": run["settings"] | {"sampling": None}}):
         write_json(folder.path / "run.json", wrong)
         with pytest.raises(
-            ValueError, match=r"run.json has (turns = \[\]|sampling = None), and `eagle-jax eval` writes"
+            ValueError, match=r"run.json has (turns = \[\]|sampling = None), which `eagle-jax eval` never writes"
         ):
             read_results(folder.path)
 

@@ -71,7 +71,8 @@ def test_a_run_goes_on_after_a_kill_within_a_line(tmp_path):
         pass
     assert file.read_bytes() == whole and again.answered == {(TALK.method, 81)}
     assert (
-        len(again.notes) == 1 and "ended within a line, as after a kill; its 1 whole lines are kept" in again.notes[0]
+        len(again.notes) == 1
+        and "ended within a line, as after a crash; its 1 complete lines are kept" in again.notes[0]
     )
     assert read_run(folder.path)["command"] == "it"
     with Folder(folder.path, SETTINGS, {}) as whole:
@@ -94,9 +95,9 @@ def test_other_settings_are_refused_and_nothing_changes(tmp_path):
 
 def test_folders_that_are_no_runs(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ValueError, match="holds files but no run.json"):
+    with pytest.raises(ValueError, match="has files but no run.json"):
         Folder(tmp_path, SETTINGS, {})
-    with pytest.raises(ValueError, match="holds no run.json"):
+    with pytest.raises(ValueError, match="has no run.json"):
         read_run(tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match="run.json is not JSON"):
@@ -109,9 +110,9 @@ def test_folders_that_are_no_runs(tmp_path):
         '{"settings": {"methods": {"a": 1}}}',
     ):
         (tmp_path / "run.json").write_text(wrong)
-        with pytest.raises(ValueError, match="is not what `eagle-jax eval` writes"):
+        with pytest.raises(ValueError, match="was not written by `eagle-jax eval`"):
             read_run(tmp_path)
-        with pytest.raises(ValueError, match="is not what `eagle-jax eval` writes"):
+        with pytest.raises(ValueError, match="was not written by `eagle-jax eval`"):
             Folder(tmp_path, SETTINGS, {})
 
 

@@ -123,4 +123,4 @@ def test_what_is_queued_is_cancelled_when_a_line_ends_it_all(engine, monkeypatch
     with pytest.raises(EngineClosed):
         asyncio.run(answer_lines(engine, lines_of(ROWS[:5])))
     assert len(begun) == 3 and all(ticket in ended for ticket in begun)
-    assert engine_rows.UNANSWERABLE and not issubclass(EngineClosed, engine_rows.UNANSWERABLE)
+    assert engine_rows.REQUEST_ERRORS and not issubclass(EngineClosed, engine_rows.REQUEST_ERRORS)

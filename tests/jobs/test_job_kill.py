@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from eagle_jax.jobs.output_parts import part_of
+from eagle_jax.jobs.output_parts import part_path
 
 WORKER = pathlib.Path(__file__).with_name("job_worker.py")
 ROWS, KILLS = 300, 10
@@ -48,7 +48,7 @@ def test_ten_kills_change_nothing(tmp_path):
     undisturbed, output = tmp_path / "undisturbed.jsonl", tmp_path / "answers.jsonl"
     assert start(tmp_path, undisturbed).wait(300) == 0
 
-    part, before = part_of(output, 0, 1), b""
+    part, before = part_path(output, 0, 1), b""
     for lines in sorted(RNG.integers(0, 4 * ROWS // 5, KILLS)):
         after = kill_in(start(tmp_path, output), part, int(lines), float(RNG.uniform(0, 0.03)))
         assert after.startswith(before), "a finished row was lost or changed"

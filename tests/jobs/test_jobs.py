@@ -12,7 +12,7 @@ from eagle_jax.jobs import Defaults, Job, merge, processes
 from eagle_jax.jobs.journal import Journal, entries
 from eagle_jax.jobs.lines import lines_of
 from eagle_jax.jobs.manifest import fingerprint
-from eagle_jax.jobs.output_parts import part_of
+from eagle_jax.jobs.output_parts import part_path
 from eagle_jax.scheduling import offline
 
 LETTERS = "abcdefghijklmnopqrsuvwxyz"
@@ -65,7 +65,7 @@ def test_a_stop_at_any_moment_changes_nothing(questions, tmp_path, monkeypatch):
     """The part is cut at every byte of two lines, and after every few rows the job is begun again."""
     expected = answered([questions], tmp_path / "undisturbed.jsonl")
     output = tmp_path / "answers.jsonl"
-    part = part_of(output, 0, 1)
+    part = part_path(output, 0, 1)
     asked: list[int] = []
 
     def watched(model, requests, *others, **options):
@@ -96,9 +96,9 @@ def test_a_stop_at_any_moment_changes_nothing(questions, tmp_path, monkeypatch):
 
 def test_an_interrupted_merge_is_made_up_for(questions, tmp_path):
     expected = answered([questions], tmp_path / "answers.jsonl")
-    part_of(tmp_path / "answers.jsonl", 0, 1).write_bytes(b"left behind by a kill after the renaming")
+    part_path(tmp_path / "answers.jsonl", 0, 1).write_bytes(b"left behind by a kill after the renaming")
     assert Job([questions], tmp_path / "answers.jsonl").complete
-    assert not part_of(tmp_path / "answers.jsonl", 0, 1).exists()
+    assert not part_path(tmp_path / "answers.jsonl", 0, 1).exists()
     assert (tmp_path / "answers.jsonl").read_bytes() == expected
 
 
@@ -107,9 +107,9 @@ def test_hosts_answer_their_share_and_the_last_one_merges(questions, tmp_path):
     output = tmp_path / "answers.jsonl"
     with Job([questions], output, host=1, hosts=2) as second:
         assert second.run(SPELLER, **ASKED).rows == 6
-        assert second.merge() == [f"{part_of(output, 0, 2)} is not there"]
+        assert second.merge() == [f"{part_path(output, 0, 2)} does not exist"]
     with Job([questions], output, host=0, hosts=2) as first:
-        assert merge(output) == [f"{part_of(output, 0, 2)} lacks 7 of its 7 rows"]
+        assert merge(output) == [f"{part_path(output, 0, 2)} lacks 7 of its 7 rows"]
         first.run(SPELLER, **ASKED)
         assert first.merge() == [] and second.merge() == []
     assert output.read_bytes() == expected and merge(output) == []
@@ -171,17 +171,17 @@ def test_options_that_are_refused_leave_nothing(questions, tmp_path):
         raise KeyError
     with pytest.raises(ValueError, match="drafter was none and is eagle now"):
         Job([questions], output, made_with={"drafter": "eagle"})
-    assert len(written(part_of(output, 0, 1))) == 13
+    assert len(written(part_path(output, 0, 1))) == 13
 
 
 def test_what_cannot_begin_is_one_sentence(questions, tmp_path):
     (tmp_path / "blank.jsonl").write_text("\n\n")
     (tmp_path / "mine.jsonl").write_text("precious")
     for inputs, output, more, error in (
-        (["blank.jsonl"], "a.jsonl", {}, "no rows in .*blank.jsonl; expected one JSON object a line"),
-        (["."], "a.jsonl", {}, "is no file; expected one that can be read again after a kill"),
-        (["questions.jsonl"], "mine.jsonl", {}, "is there already and was made by no batch job"),
-        (["questions.jsonl"], "questions.jsonl", {}, "is input and output; name another output"),
+        (["blank.jsonl"], "a.jsonl", {}, "no rows in .*blank.jsonl; expected one JSON object per line"),
+        (["."], "a.jsonl", {}, "is not a regular file; expected one that can be read again after a crash"),
+        (["questions.jsonl"], "mine.jsonl", {}, "exists and was not written by a batch job"),
+        (["questions.jsonl"], "questions.jsonl", {}, "is both input and output; name another output"),
         (["questions.jsonl"], "a.jsonl", {"host": 2, "hosts": 2}, "host 2 of 2; expected a number from 0 to 1"),
     ):
         with pytest.raises(ValueError, match=error):
@@ -191,7 +191,7 @@ def test_what_cannot_begin_is_one_sentence(questions, tmp_path):
         Job([tmp_path / "blank.jsonl"], tmp_path / "a.jsonl")
     with pytest.raises(ValueError, match="max_new_tokens=0"):
         Defaults(max_new_tokens=0)
-    with pytest.raises(ValueError, match="is not there; expected the parts of a batch job"):
+    with pytest.raises(ValueError, match="does not exist; expected the parts of a batch job"):
         merge(tmp_path / "none.jsonl")
     assert (tmp_path / "mine.jsonl").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blank.jsonl", "mine.jsonl", "questions.jsonl"]

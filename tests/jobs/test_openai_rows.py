@@ -9,7 +9,7 @@ from speller import DYNAMIC
 from starlette.testclient import TestClient
 
 from eagle_jax.api import Engine, Job, generate
-from eagle_jax.jobs.output_parts import part_of
+from eagle_jax.jobs.output_parts import part_path
 from eagle_jax.serving import create_app
 
 CHAT, COMPLETION, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -55,7 +55,7 @@ def run(folder: pathlib.Path, begun: int = 0) -> bytes:
             job.run(CALLER, batch_size=4, **DYNAMIC)
             assert again or job.merge() == []
         if again:
-            part = part_of(folder / "out.jsonl", 0, 1)
+            part = part_path(folder / "out.jsonl", 0, 1)
             part.write_bytes(b"".join(part.read_bytes().splitlines(keepends=True)[:begun]))
     return (folder / "out.jsonl").read_bytes()
 

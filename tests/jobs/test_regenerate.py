@@ -7,7 +7,7 @@ import types
 import pytest
 
 from eagle_jax import api
-from eagle_jax.chat.prompts import Unfit
+from eagle_jax.chat.prompts import ChatTemplateError
 
 QUESTIONS = [["a"], ["b", "c"], ["long"], ["empty"], ["d", "empty"], ["e"], ["cut", "f"]]
 
@@ -40,7 +40,7 @@ def model(monkeypatch):
     monkeypatch.setattr(
         module, "encode", lambda _, asked, *rest: [*asked[-1]["content"].encode()] * sizes.get(asked[-1]["content"], 1)
     )
-    monkeypatch.setattr(module, "GROUPS", 1)
+    monkeypatch.setattr(module, "BATCHES_PER_WRITE", 1)
     model = object.__new__(api.Model)
     tokenizer = types.SimpleNamespace(chat_template="{{ messages }}")
     target = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=9))
@@ -107,7 +107,7 @@ def test_what_the_template_refuses_is_skipped(model, data, tmp_path, monkeypatch
 
     def refusing(_, asked, *rest):
         if asked[-1]["content"] in ("c", "e"):
-            raise Unfit("the conversation does not fit the model's chat template")
+            raise ChatTemplateError("the conversation does not fit the model's chat template")
         return encode(_, asked, *rest)
 
     monkeypatch.setattr(sys.modules["eagle_jax.jobs.regenerate"], "encode", refusing)
@@ -206,7 +206,7 @@ def test_files_of_others_are_left_alone(model, data, tmp_path, monkeypatch, text
     decode_with(monkeypatch, Decoder())
     out = tmp_path / "out.jsonl"
     out.write_text(text)
-    with pytest.raises(ValueError, match="out.jsonl holds something else already; name another file"):
+    with pytest.raises(ValueError, match="out.jsonl has other content; name another file"):
         api.regenerate(model, data, out)
     assert out.read_text() == text
 
@@ -227,7 +227,7 @@ def test_the_input_is_no_output(model, data, tmp_path, monkeypatch):
     before, link = data.read_bytes(), tmp_path / "link.jsonl"
     link.symlink_to(data)
     for out in (data, link):
-        with pytest.raises(ValueError, match="is input and output; name another output"):
+        with pytest.raises(ValueError, match="is both input and output; name another output"):
             api.regenerate(model, data, out)
     assert data.read_bytes() == before
 

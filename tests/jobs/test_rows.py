@@ -10,7 +10,7 @@ from test_jobs import ASKED, answered, write, written
 from eagle_jax.api import check_processing, generate
 from eagle_jax.jobs import Defaults, Job, job
 from eagle_jax.jobs.lines import Line
-from eagle_jax.jobs.rows import Refused, Row, read
+from eagle_jax.jobs.rows import RejectedRow, Row, read
 
 PLACE = {"type": "object", "properties": {"at": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": PLACE}}]
@@ -75,7 +75,7 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": "a", "prompt": "b", "messages": [7]}, "prompt and messages given; expected one of"),
         ({"id": "a", "prompt": ["b"]}, "prompt=[...]; expected text"),
         ({"id": "a", "prompt": "b", "functions": []}, "field 'functions' is not known here; leave it out"),
-        ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools beside a prompt that is no chat; give messages"),
+        ({"id": "a", "prompt": "b", "tools": TOOLS}, "tools with a prompt that is not a chat; give messages"),
         ({"id": "a", "messages": [{}], "tools": [7]}, "tools[0]=7; expected"),
         ({"id": "a", "messages": [{}], "parallel_tool_calls": 1}, "parallel_tool_calls=1; expected true or false"),
         ({"id": "a", "prompt": "b", "max_tokens": 2, "max_new_tokens": 1}, "max_new_tokens and max_tokens mean the"),
@@ -83,15 +83,15 @@ def test_rows_of_every_form_and_rows_that_are_none(tmp_path):
         ({"id": 1.5, "prompt": "b"}, "id 1.5; expected text or a whole number"),
         ({"id": "\ud800", "prompt": "b"}, 'id "\\ud800"; expected text'),
         ({"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "b"}}, 'url "/v1/embeddings"; expected one'),
-        ({"custom_id": "a", "body": {"prompt": "b", "n": 2000}}, "n=2000; expected 1024 answers to a row at most"),
-        ({"custom_id": "a", "body": {"prompt": "b", "stream": True}}, "stream=true, and nobody reads a batch job"),
+        ({"custom_id": "a", "body": {"prompt": "b", "n": 2000}}, "n=2000; expected at most 1024 answers per row"),
+        ({"custom_id": "a", "body": {"prompt": "b", "stream": True}}, "stream=true is not supported in batch jobs"),
         ({"custom_id": "a", "body": "b"}, 'body is "b"; expected an object'),
-        ({"custom_id": "a", "seed": 1, "body": {"prompt": "b"}}, 'field "seed" beside body is not known'),
+        ({"custom_id": "a", "seed": 1, "body": {"prompt": "b"}}, 'field "seed" next to body is not known'),
     ],
 )
 def test_a_row_that_is_none_says_why(row, error):
     refused = read(Line(3, "x.jsonl:4", json.dumps(row).encode()))
-    assert isinstance(refused, Refused) and error in refused.error
+    assert isinstance(refused, RejectedRow) and error in refused.error
     assert refused.id == ("a" if isinstance(row, dict) and "a" in row.values() else "x.jsonl:4")
 
 
@@ -107,7 +107,7 @@ def test_a_row_that_is_none_says_why(row, error):
 def test_fields_that_nobody_knows_are_passed_over_where_that_is_asked(row):
     line = Line(3, "x.jsonl:4", json.dumps(row).encode())
     refused, passed = read(line), read(line, ignore_unknown=True)
-    assert isinstance(refused, Refused) and "mood" in refused.error
+    assert isinstance(refused, RejectedRow) and "mood" in refused.error
     assert isinstance(passed, Row) and passed.id == "a"
 
 
@@ -161,7 +161,7 @@ def test_functions_that_answers_call(tmp_path):
     assert answered([tmp_path / "in.jsonl"], tmp_path / "again.jsonl", CALLER) == first
 
     answered([write(tmp_path / "plain.jsonl", rows[:1])], tmp_path / "plain_out.jsonl")
-    assert "chat template knows no tools" in written(tmp_path / "plain_out.jsonl")[0]["error"]
+    assert "chat template does not support tools" in written(tmp_path / "plain_out.jsonl")[0]["error"]
 
 
 def test_options_that_depend_on_the_text(tmp_path):
@@ -183,8 +183,8 @@ def test_a_malformed_line_among_thousands(tmp_path):
     good = [json.dumps({"id": i, "prompt": "a"}).encode() for i in range(3000)]
     lines = [*good[:1500], b'{"prompt": "\xff"}', b"[" * 100_000, *good[1500:]]
     rows = [read(Line(number, f"f:{number}", line)) for number, line in enumerate(lines)]
-    assert [row.number for row in rows if isinstance(row, Refused)] == [1500, 1501]
-    assert [row.id for row in rows if not isinstance(row, Refused)] == list(range(3000))
+    assert [row.number for row in rows if isinstance(row, RejectedRow)] == [1500, 1501]
+    assert [row.id for row in rows if not isinstance(row, RejectedRow)] == list(range(3000))
 
 
 def test_every_row_has_a_seed_of_its_own(tmp_path):

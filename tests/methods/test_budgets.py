@@ -15,7 +15,7 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
 from eagle_jax.durable import hold
 from eagle_jax.methods import budgets, default_trees
-from eagle_jax.methods.budgets import Budget, budget_for, keep, place, read
+from eagle_jax.methods.budgets import Budget, budget_for, read, save, setup
 from eagle_jax.methods.choice import drafter_for
 from eagle_jax.methods.registry import method_of
 from eagle_jax.models import layout
@@ -30,57 +30,57 @@ def empty(tmp_path, monkeypatch):
 
 
 def found(rows: int, tree: budgets.TreeNumbers | None, slots: int = 128, model: api.Model = RANDOM) -> Budget:
-    device, fingerprint, mesh, method = place(model, "eagle")
+    device, fingerprint, mesh, method = setup(model, "eagle")
     where = dict(device=device, model=fingerprint, mesh=dict(mesh), method=method)
     return Budget(**where, rows=rows, slots=slots, tree=tree, plain=100.0, speed=150.0)
 
 
 def test_what_is_kept_is_read_again():
     assert read() == [] and budget_for(RANDOM, "eagle", 1) is None
-    keep([found(1, (8, 2, 2)), found(4, None)])
-    keep([found(1, (4, 2, 1))])
+    save([found(1, (8, 2, 2)), found(4, None)])
+    save([found(1, (4, 2, 1))])
     assert read() == [found(1, (4, 2, 1)), found(4, None)]
     assert budget_for(RANDOM, "eagle", 1) == found(1, (4, 2, 1))
 
 
 def test_a_tree_with_a_beam_is_kept_as_it_was_drafted():
     tree = DynamicTree(12, 3, 3, 11)
-    keep([found(1, budgets.numbers_of(tree)), found(4, budgets.numbers_of(DynamicTree(12, 3, 3)))])
+    save([found(1, budgets.numbers_of(tree)), found(4, budgets.numbers_of(DynamicTree(12, 3, 3)))])
     assert [one.tree for one in read()] == [(12, 3, 3, 11), (12, 3, 3)]
     assert budgets.tree_of(budget_for(RANDOM, "eagle", 1)) == tree
     assert budgets.tree_of(budget_for(RANDOM, "eagle", 4)) == DynamicTree(12, 3, 3)
 
 
 def test_loads_between_and_beyond_those_that_were_measured():
-    keep([found(1, (8, 2, 2)), found(4, (3, 1, 1)), found(4, (2, 0, 1), slots=512)])
+    save([found(1, (8, 2, 2)), found(4, (3, 1, 1)), found(4, (2, 0, 1), slots=512)])
     assert budget_for(RANDOM, "eagle", 2) == found(4, (3, 1, 1)), "the next larger batch drafts no more than this could"
     assert budget_for(RANDOM, "eagle", 4, 600) == found(4, (2, 0, 1), slots=512)
     assert budget_for(RANDOM, "eagle", 1, 200) == found(1, (8, 2, 2))
     assert budget_for(RANDOM, "eagle", 8) is None, "nobody knows"
-    keep([found(8, None)])
+    save([found(8, None)])
     assert budget_for(RANDOM, "eagle", 64) == found(8, None), "with more rows drafting loses all the more"
 
 
 def test_the_batch_size_counts_before_the_cache_size():
-    keep([found(1, (8, 2, 2)), found(4, (2, 0, 1), slots=4096), found(4, None, slots=1024)])
+    save([found(1, (8, 2, 2)), found(4, (2, 0, 1), slots=4096), found(4, None, slots=1024)])
     assert budget_for(RANDOM, "eagle", 1, 4096) == found(1, (8, 2, 2)), "a row more costs more than a longer cache"
     assert budget_for(RANDOM, "eagle", 4, 3000) == found(4, (2, 0, 1), slots=4096)
     assert budget_for(RANDOM, "eagle", 8, 1000) == found(4, None, slots=1024)
 
 
 def test_findings_are_of_the_kernels_that_were_asked_for(monkeypatch):
-    keep([found(1, (8, 2, 2))])
+    save([found(1, (8, 2, 2))])
     assert budget_for(RANDOM, "eagle", 1) is not None
     monkeypatch.setenv("EAGLE_JAX_OPS", "linear:gpu")
     assert budget_for(RANDOM, "eagle", 1) is None
-    keep([found(1, (6, 2, 2))])
+    save([found(1, (6, 2, 2))])
     assert budget_for(RANDOM, "eagle", 1).tree == (6, 2, 2)
     monkeypatch.delenv("EAGLE_JAX_OPS")
     assert budget_for(RANDOM, "eagle", 1).tree == (8, 2, 2)
 
 
 def test_findings_are_of_one_model_and_method():
-    keep([found(1, (8, 2, 2))])
+    save([found(1, (8, 2, 2))])
     wide = dataclasses.replace(RANDOM.target.config, intermediate_size=64)
     other = dataclasses.replace(RANDOM, target=type(RANDOM.target).init(wide, budgets.jax.random.key(0)))
     assert budget_for(other, "eagle", 1) is None and budget_for(RANDOM, "medusa", 1) is None
@@ -105,7 +105,7 @@ def test_a_damaged_file_holds_nothing_and_is_replaced(content):
     budgets.path().parent.mkdir(parents=True)
     budgets.path().write_text(content, encoding="latin-1")
     assert read() == []
-    keep([found(1, None)])
+    save([found(1, None)])
     assert read() == [found(1, None)]
 
 
@@ -113,7 +113,7 @@ def test_a_damaged_file_holds_nothing_and_is_replaced(content):
     "change", [{"tree": [1, 2, 3]}, {"tree": [8, 2]}, {"tree": ["8", 0.5]}, {"rows": "4"}, {"mesh": 3}, {"more": 1}]
 )
 def test_a_damaged_entry_is_passed_over(change):
-    keep([found(1, (8, 2, 2)), found(4, None)])
+    save([found(1, (8, 2, 2)), found(4, None)])
     held = json.loads(budgets.path().read_text())
     held["budgets"][0] |= change
     budgets.path().write_text(json.dumps(held))
@@ -121,13 +121,13 @@ def test_a_damaged_entry_is_passed_over(change):
 
 
 def test_nothing_but_the_file_and_its_lock_is_left():
-    keep([found(1, None)])
+    save([found(1, None)])
     assert {path.name for path in budgets.path().parent.iterdir()} == {"budgets.json", "budgets.lock"}
 
 
 def test_who_keeps_at_the_same_time_waits():
-    keep([found(1, None)])
-    another = threading.Thread(target=keep, args=([found(4, None)],))
+    save([found(1, None)])
+    another = threading.Thread(target=save, args=([found(4, None)],))
     with budgets.path().with_suffix(".lock").open() as lock:
         hold(lock, "the findings")
         another.start()
@@ -152,7 +152,7 @@ def test_default_trees_shrink_with_the_batch(monkeypatch):
         ours, ours_rough = laid(RANDOM), laid(rough)
         assert [nodes(rows, ours) for rows in (1, 2, 3, 16)] == [6, 4, 1, 1]
         assert [nodes(rows, ours_rough) for rows in (1, 2, 16)] == [6, 1, 1], "weights are read in half the time"
-        monkeypatch.setattr(default_trees, "IN_CACHE", 0)
+        monkeypatch.setattr(default_trees, "CPU_CACHE_BYTES", 0)
         assert [nodes(rows, one) for one in (ours, ours_rough) for rows in (1, 2, 3)] == [8, 4, 1] * 2
     assert [nodes(rows) for rows in (1, 2, 3, 4, 16)] == [8, 4, 2, 2, 1]
     assert [nodes(rows, rough) for rows in (1, 2, 3, 4, 6, 8)] == [6, 6, 4, 3, 2, 1], "XLA's rows cost less in bfloat16"
@@ -175,7 +175,7 @@ def test_the_published_tree_is_no_wider_than_the_draft_vocabulary():
 def test_the_tree_is_the_one_for_the_rows_in_use_and_the_text_the_same():
     prompts = [PROMPT, PROMPT[1:], PROMPT[2:]]
     plain = api.generate(RANDOM, prompts, max_new_tokens=12, drafter="none")
-    keep([found(1, (8, 2, 2)), found(2, (3, 1, 1)), found(4, None)])
+    save([found(1, (8, 2, 2)), found(2, (3, 1, 1)), found(4, None)])
     for rows, depth in ((1, 3), (2, 2), (4, 0)):
         assert drafter_for(RANDOM, "auto", "auto", rows).shape.depth == depth
         drafted = api.generate(RANDOM, prompts, max_new_tokens=12, batch_size=rows)
@@ -188,9 +188,9 @@ def test_the_tree_is_the_one_for_the_rows_in_use_and_the_text_the_same():
 
 
 def test_findings_are_read_again_when_their_file_changes_and_an_unreadable_one_is_not_remembered(monkeypatch):
-    keep([found(1, (8, 2, 2))])
+    save([found(1, (8, 2, 2))])
     assert len(budgets.read()) == 1
-    keep([found(4, None)])
+    save([found(4, None)])
     assert len(budgets.read()) == 2
 
     budgets._read.cache_clear()

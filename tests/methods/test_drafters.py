@@ -25,10 +25,10 @@ from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.token_recycling import TokenRecycling
 from eagle_jax.loading.folders import PAIR
 from eagle_jax.methods import choice
-from eagle_jax.methods.asked_trees import asked_tree
 from eagle_jax.methods.choice import choose, drafter_for
 from eagle_jax.methods.default_trees import DefaultTree
 from eagle_jax.methods.registry import METHODS
+from eagle_jax.methods.tree_arguments import tree_policy
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.testing import TINY, synthetic_hydra, synthetic_medusa, synthetic_pair
@@ -285,5 +285,5 @@ def test_where_a_prompt_is_long_for_its_answer_nothing_is_drafted_by_default(mon
 
 @pytest.mark.parametrize("least", [0, 0.0, np.float32(0.5), 0.5])
 def test_chains_that_are_asked_for(least):
-    assert asked_tree((6, least)) == DynamicTree.chain(6, float(least))
-    assert asked_tree(DynamicTree.chain(6, 0.5)) == DynamicTree.chain(6, 0.5)
+    assert tree_policy((6, least)) == DynamicTree.chain(6, float(least))
+    assert tree_policy(DynamicTree.chain(6, 0.5)) == DynamicTree.chain(6, 0.5)

@@ -81,6 +81,6 @@ def test_gradients_are_the_references(monkeypatch):
 def test_settings_are_those_that_are_set(monkeypatch):
     monkeypatch.delenv(ops.VARIABLE, raising=False)
     monkeypatch.delenv(dispatch.ACTIVATIONS, raising=False)
-    assert dispatch.settings() == {}
+    assert dispatch.environment_settings() == {}
     monkeypatch.setenv(ops.VARIABLE, "xla")
-    assert dispatch.settings() == {ops.VARIABLE: "xla"}
+    assert dispatch.environment_settings() == {ops.VARIABLE: "xla"}

@@ -11,17 +11,17 @@ from eagle_jax.protocols.logprobs import TokenLogprobs
 from eagle_jax.requests.request import DUMMY_REQUEST
 from eagle_jax.requests.results import Chunk
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.text.detokenize import CONTEXT, IncrementalDetokenizer, decode
+from eagle_jax.text.detokenize import MIN_CONTEXT, IncrementalDetokenizer, decode
 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, LLAMA2])
 def test_tokens_are_the_text_with_its_spaces(tokenizer):
     ids = tokenizer("ab a ab", add_special_tokens=False)["input_ids"]
-    shown = TokenLogprobs(tokenizer).in_completion(ids, [-0.5] * len(ids))
+    shown = TokenLogprobs(tokenizer).completion_format(ids, [-0.5] * len(ids))
     assert "".join(shown["tokens"]) == decode(tokenizer, ids) == "ab a ab"
     for token, offset in zip(shown["tokens"], shown["text_offset"], strict=True):
         assert "ab a ab"[offset:].startswith(token)
-    content = TokenLogprobs(tokenizer).in_chat(ids, [-0.5] * len(ids))["content"]
+    content = TokenLogprobs(tokenizer).chat_format(ids, [-0.5] * len(ids))["content"]
     assert b"".join(bytes(entry["bytes"]) for entry in content) == b"ab a ab"
 
 
@@ -31,22 +31,22 @@ def test_what_adds_no_character_moves_no_offset(tokenizer, end):
     ids = [stop, *tokenizer("a😀b", add_special_tokens=False)["input_ids"], stop]
     spelled, pieces = TokenLogprobs(tokenizer), []
     for token in ids:  # as a stream tells them
-        pieces.append(spelled.in_completion([token], [-0.5]))
-    whole = TokenLogprobs(tokenizer).in_completion(ids, [-0.5] * len(ids))
+        pieces.append(spelled.completion_format([token], [-0.5]))
+    whole = TokenLogprobs(tokenizer).completion_format(ids, [-0.5] * len(ids))
     assert whole["text_offset"] == [place for piece in pieces for place in piece["text_offset"]]
     assert whole["tokens"][0] == whole["tokens"][-1] == end
     assert whole["text_offset"][whole["tokens"].index("b")] == "a😀b".index("b") and whole["text_offset"][-1] == 3
-    content = TokenLogprobs(tokenizer).in_chat(ids, [-0.5] * len(ids))["content"]
+    content = TokenLogprobs(tokenizer).chat_format(ids, [-0.5] * len(ids))["content"]
     assert content[0]["bytes"] == [] and None in [entry["bytes"] for entry in content]
     assert b"".join(bytes(entry["bytes"] or []) for entry in content) == "a😀b".encode()
 
 
 def test_without_logprobs_or_a_tokenizer_there_is_nothing_to_spell():
     assert (
-        TokenLogprobs(TOKENIZER).in_chat([1], None) is None
-        and TokenLogprobs(TOKENIZER).in_completion([1], None) is None
+        TokenLogprobs(TOKENIZER).chat_format([1], None) is None
+        and TokenLogprobs(TOKENIZER).completion_format([1], None) is None
     )
-    assert TokenLogprobs(None).in_completion([1, 2], [-1.0, -2.0])["text_offset"] == [0, 0]
+    assert TokenLogprobs(None).completion_format([1, 2], [-1.0, -2.0])["text_offset"] == [0, 0]
 
 
 def chunks_of(ids: list[int], text: str, sizes: list[int]) -> list[Chunk]:
@@ -87,11 +87,11 @@ def test_tokens_of_a_stop_string_alone_are_left_out(tokenizer, end, echoed):
         count = visible(tokenizer, prompt, ids, whole[:length])
         spelled = TokenLogprobs(tokenizer, () if echoed else prompt)
         if echoed:
-            spelled.in_completion(prompt, [-0.5] * len(prompt))
+            spelled.completion_format(prompt, [-0.5] * len(prompt))
         told = []
         for chunk in chunks_of(ids, whole[:length], sizes):
-            token_ids, logprobs, _ = spelled.in_text(chunk)
-            spelled.in_completion(token_ids, logprobs)
+            token_ids, logprobs, _ = spelled.next_tokens(chunk)
+            spelled.completion_format(token_ids, logprobs)
             told.append(len(token_ids))
             assert len(logprobs) == len(token_ids)
         assert told == [*sizes[:-1], max(0, count - sum(sizes[:-1]))]
@@ -111,6 +111,6 @@ def test_the_last_piece_of_a_long_answer_costs_no_more_than_another():
     spelled, costs = TokenLogprobs(Counting()), []
     for chunk in chunks_of(ids, TOKENIZER.decode(ids), [2] * (len(ids) // 2)):
         decoded.clear()
-        spelled.in_chat(*spelled.in_text(chunk))
+        spelled.chat_format(*spelled.next_tokens(chunk))
         costs.append(sum(decoded))
-    assert len(costs) > 100 and costs[-1] <= 2 * max(costs[:-1]) <= 16 * CONTEXT
+    assert len(costs) > 100 and costs[-1] <= 2 * max(costs[:-1]) <= 16 * MIN_CONTEXT

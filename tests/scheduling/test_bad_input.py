@@ -51,7 +51,7 @@ PROMPTS: list[tuple[Any, str]] = [
     ([[0], [-1]], "prompt 1 holds token id -1"),
     ("half \ud83d", "the prompt holds '\\\\ud83d', half of a character"),
     (asked("half \ud83d"), "the prompt holds '\\\\ud83d', half of a character"),
-    (list(range(56)), "the prompt has 56 tokens; the model's context is 56, so it can be 55 at most"),
+    (list(range(56)), "the prompt has 56 tokens; the model's context is 56, so it can have at most 55"),
     (["a", "a" * 100], "prompt 1 has 100 tokens"),
 ]
 OPTIONS: list[tuple[dict[str, Any], str]] = [
@@ -116,7 +116,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"stop_token_ids": "ab"}, "stop_token_ids='ab'; expected a list of token ids"),
     ({"stop_token_ids": {1: 2}}, "stop_token_ids={1: 2}; expected a list of token ids"),
     ({"allowed_token_ids": []}, "allowed_token_ids is empty"),
-    ({"bad_words": [""]}, "bad_words=.*; expected texts that are not blank"),
+    ({"bad_words": [""]}, "bad_words=.*; expected a list of texts that are not blank"),
     ({"repeat_penalty": 1.1}, "there is no option 'repeat_penalty'"),
 ]
 ONLY_GENERATE: list[tuple[dict[str, Any], str]] = [

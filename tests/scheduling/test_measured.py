@@ -10,8 +10,8 @@ from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
 from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.shared import Shared
-from eagle_jax.methods.budgets import Budget, budget_for, keep, tree_of
-from eagle_jax.methods.choice import SMALLEST, choose, default_tree
+from eagle_jax.methods.budgets import Budget, budget_for, save, tree_of
+from eagle_jax.methods.choice import SMALLEST_TREE, choose, default_tree
 from eagle_jax.scheduling.by_load import ByLoad, by_load
 from eagle_jax.scheduling.measured import COST_OF_TRIALS, FIRST_TRIALS, LATEST, SOONEST, Contest, Measured
 
@@ -100,14 +100,20 @@ def test_what_was_fastest_is_found_by_the_next():
     default = default_tree(RANDOM, "eagle", 1)
     assert findings([100.0, 60.0, 30.0], runs=3 * FIRST_TRIALS) == [], "not known yet"
     assert findings([100.0], 500, tree="published") == [], "a tree that was asked for"
-    for speeds, best in (([100.0, 60.0, 30.0], default), ([50.0, 100.0, 30.0], SMALLEST), ([30.0, 50.0, 100.0], None)):
+    for speeds, best in (
+        ([100.0, 60.0, 30.0], default),
+        ([50.0, 100.0, 30.0], SMALLEST_TREE),
+        ([30.0, 50.0, 100.0], None),
+    ):
         [found] = findings(speeds, 3000)
         assert tree_of(found) == best and found.by == "engine"
         assert found.speed / found.plain == pytest.approx(max(speeds) / speeds[-1], rel=1e-3)
-        keep([found])
+        save([found])
         entries = by_load(choose(RANDOM, "auto", "auto"), 1, steps=4).entries
         assert entries[0][1].shape.nodes == (best.nodes if best else 1), "the next begins with it"
-        assert {one.shape.nodes for _, one in entries} == {default.nodes, SMALLEST.nodes, 1}, "and has the others too"
+        assert {one.shape.nodes for _, one in entries} == {default.nodes, SMALLEST_TREE.nodes, 1}, (
+            "and has the others too"
+        )
 
 
 def test_a_tree_that_gains_next_to_nothing_is_not_kept():
@@ -125,11 +131,11 @@ def test_trees_that_share_the_nodes_of_a_step_are_not_kept():
 def test_what_tune_found_counts_before_what_an_engine_found():
     [found] = findings([30.0, 50.0, 100.0], 3000)
     measured = dataclasses.replace(found, by="tune", tree=(4, 2, 1), rows=4)
-    keep([dataclasses.replace(found, rows=16)])
+    save([dataclasses.replace(found, rows=16)])
     assert budget_for(RANDOM, "eagle", 1, 256) is None, "it says nothing of fewer requests"
-    keep([found])
+    save([found])
     assert budget_for(RANDOM, "eagle", 1, 4096) == found
-    keep([measured])
+    save([measured])
     assert budget_for(RANDOM, "eagle", 1, 256) == measured
-    keep([found])
+    save([found])
     assert budget_for(RANDOM, "eagle", 1, 256) == measured

@@ -147,7 +147,7 @@ def test_cancelled_scores(monkeypatch):
         ("", {}, "the prompt is empty"),
         ([[0], [-1]], {}, "prompt 1 holds token id -1"),
         ([1] * 57, {}, "the prompt has 57 tokens; there is room for 56, so give no more"),
-        ("a", {"top_logprobs": 21}, "top_logprobs=21; expected 20 at most"),
+        ("a", {"top_logprobs": 21}, "top_logprobs=21; expected at most 20"),
         ("a", {"top_logprobs": -1}, "top_logprobs=-1; expected"),
     ],
 )

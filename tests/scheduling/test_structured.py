@@ -13,8 +13,9 @@ from speller import DYNAMIC, END, RANDOM, SPELLER, TOKENIZER, asked, next_logits
 from eagle_jax import api
 from eagle_jax.api import Model, generate
 from eagle_jax.structured import automaton_cache as structured
-from eagle_jax.structured.byte_automaton import ByteAutomaton, regex_automaton
+from eagle_jax.structured.byte_automaton import ByteAutomaton
 from eagle_jax.structured.json_schema import schema_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 from eagle_jax.text.token_bytes import token_bytes
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -158,7 +159,7 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
         ({"choices": []}, "expected a list of texts"),
         ({"choices": "yes"}, "expected a list of texts"),
         ({"choices": ["a"], "regex": "b"}, "both give the form"),
-        ({"regex": "("}, "cannot be followed"),
+        ({"regex": "("}, "is not supported"),
         ({"regex": 3}, "expected a regular expression"),
         ({"json_schema": "{"}, "not a JSON schema"),
         ({"json_schema": 4}, "json_schema=4; expected a JSON schema: an object"),
@@ -170,7 +171,7 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
         ({"form_between": ["a", "b"]}, "go with a form of the answer"),
         ({"json_schema": {}, "form_between": ["a"]}, "expected two texts"),
         ({"json_schema": {}, "form_reasoning": ["a", "\ud800"]}, "form_reasoning holds .* half of a character"),
-        ({"regex": "a+", "ignore_eos": True}, "ignore_eos beside regex"),
+        ({"regex": "a+", "ignore_eos": True}, "ignore_eos with regex"),
     ],
 )
 def test_wrong_forms(options: dict, message: str):

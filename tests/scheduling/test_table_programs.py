@@ -11,7 +11,7 @@ from speller import DYNAMIC, SPELLED, SPELLER, asked
 from eagle_jax.api import Engine, EngineError, generate
 from eagle_jax.scheduling import programs
 from eagle_jax.sharding import sharding_of
-from eagle_jax.structured.table_sizes import TableSizes, sizes_for, smallest
+from eagle_jax.structured.table_sizes import TableSizes, sizes_for, smallest_covering
 
 LARGE = {"choices": ["abcd", "X" * 3000]}  # some 3,000 states
 ROOM = dict(rows=2, max_tokens=48, steps=2, **DYNAMIC)
@@ -95,5 +95,5 @@ def test_sizes():
     needed = sizes_for(words, [None, None])
     assert needed == TableSizes(words=16) and not TableSizes().covers(needed)
     ready = [TableSizes(words=64, states=4096), TableSizes(words=16, states=4096), TableSizes()]
-    assert smallest(ready, needed) == ready[1] and smallest(ready, TableSizes()) == ready[2]
-    assert smallest(ready, TableSizes(masks=256)) == TableSizes(masks=256)
+    assert smallest_covering(ready, needed) == ready[1] and smallest_covering(ready, TableSizes()) == ready[2]
+    assert smallest_covering(ready, TableSizes(masks=256)) == TableSizes(masks=256)

@@ -55,5 +55,5 @@ def test_streams_and_engines():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="top_logprobs=21; expected 20 at most"):
+    with pytest.raises(ValueError, match="top_logprobs=21; expected at most 20"):
         generate(RANDOM, PROMPT, top_logprobs=21)

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from eagle_jax.api import Engine
 from eagle_jax.jobs import rows
-from eagle_jax.jobs.asked import ask
 from eagle_jax.jobs.lines import Line
+from eagle_jax.jobs.pending_row import make_pending_row
 from eagle_jax.serving import create_app
 
 CHAT, COMPLETION, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -191,8 +191,8 @@ def test_errors_name_the_fields_of_the_request(client):
     body = {"input": "a", "text": {"format": FORM | {"type": "json_schema", "schema": NOT}}}
     row = rows.read(Line(0, "a", json.dumps({"custom_id": "a", "url": RESPONSES, "body": body}).encode()))
     assert isinstance(row, rows.Row)
-    refused = ask(CALLER, row, rows.Defaults())
-    assert isinstance(refused, rows.Refused) and refused.error.startswith("text.format.schema.properties.at.not")
+    refused = make_pending_row(CALLER, row, rows.Defaults())
+    assert isinstance(refused, rows.RejectedRow) and refused.error.startswith("text.format.schema.properties.at.not")
 
 
 def test_usage_in_every_event(client):

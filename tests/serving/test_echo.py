@@ -100,7 +100,7 @@ def test_prompt_logprobs_as_vllm_has_them(client):
         ({"max_tokens": 0}, "max_tokens=0; expected a whole number from 1"),
         ({"echo": "yes"}, 'echo="yes"; expected true or false'),
         ({"prompt_logprobs": 21}, "prompt_logprobs=21; expected a whole number from 0 to 20"),
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs beside stream=true"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs with stream=true"),
         ({"echo": True, "logprobs": 1, "max_tokens": 0, "prompt": [1] * 49}, "the prompt has 49 tokens; there is room"),
     ],
 )

@@ -157,12 +157,15 @@ def test_a_call_that_is_asked_for(hermes, choice, temperature):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"model": "plain"}, "chat template knows no tools; leave tools and what they said out, or give tool_choice"),
+        (
+            {"model": "plain"},
+            "chat template does not support tools; leave tools and their results out, or give tool_choice",
+        ),
         ({"tool_choice": NAMED, "tools": [RECURSIVE]}, "tools[0].function.parameters.properties.at.items.items"),
         ({"tool_choice": "always"}, 'tool_choice="always"; expected "auto", "none", "required" or'),
         ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, 'names "go"; expected one of look'),
         ({"tools": [], "tool_choice": "required"}, 'tool_choice="required" without tools'),
-        ({"tools": TOOLS * 2}, "tools has two that are called 'look'"),
+        ({"tools": TOOLS * 2}, "tools has two entries named 'look'"),
         ({"tools": [{"type": "web_search"}]}, 'tools[0]={"type": "web_search"}; expected {"type": "function"'),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls=1; expected true or false"),
     ],
@@ -210,7 +213,7 @@ TOLD = {"role": "tool", "tool_call_id": "1", "content": "blue"}
         ({"role": "assistant", "tool_calls": [CALL | {"type": "x"}]}, 'tool_calls[0].type="x" is not supported'),
         (
             {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "a", "arguments": "{"}}]},
-            "messages[0].tool_calls[0].function.arguments is no JSON; expected an object",
+            "messages[0].tool_calls[0].function.arguments is not JSON; expected the JSON text of an object",
         ),
         (
             {"role": "assistant", "tool_calls": [CALL | {"function": {"name": "a", "arguments": "[]"}}]},
@@ -226,13 +229,15 @@ def test_messages_that_are_none(hermes, message, sentence):
 
 @pytest.mark.parametrize("message", [TOLD, {"role": "assistant", "tool_calls": [CALL]}])
 def test_messages_that_a_template_knows_nothing_of(hermes, message):
-    with pytest.raises(openai.BadRequestError, match="chat template knows no tools; leave tools and what they said"):
+    with pytest.raises(
+        openai.BadRequestError, match="chat template does not support tools; leave tools and their results"
+    ):
         hermes.chat.completions.create(model="plain", messages=[message])
 
 
 def test_a_form_that_is_not_known(hermes, monkeypatch):
     monkeypatch.setattr(CALLER.tokenizer, "chat_template", "{% if tools %}<call f>{% endif %}")
-    with pytest.raises(openai.BadRequestError, match="not known here; serve it with --tool-format and one of harmony"):
+    with pytest.raises(openai.BadRequestError, match="unknown; serve it with --tool-format and one of harmony"):
         hermes.chat.completions.create(**ASKS)
 
 

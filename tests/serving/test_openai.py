@@ -145,7 +145,7 @@ def test_an_answer_that_took_no_pass_has_null_where_there_is_no_number(client):
 def test_errors_are_the_clients_own(client, served):
     with pytest.raises(openai.NotFoundError, match="model 'gpt-9' does not exist here; expected one of speller"):
         client.completions.create(model="gpt-9", prompt="a")
-    with pytest.raises(openai.BadRequestError, match="it can be 47 at most") as caught:
+    with pytest.raises(openai.BadRequestError, match="it can have at most 47") as caught:
         client.completions.create(model="random", prompt=[1] * 50)
     assert caught.value.type == "invalid_request_error" and caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match=r"temperature=7.5; expected a number from 0 to 2") as caught:
@@ -263,9 +263,9 @@ def test_answers_that_are_never_begun_are_errors(engines, monkeypatch):
     served = Served(engines, limits=Limits(answer_seconds=0.1))
     how = dict(model="random", prompt=[1], max_tokens=4)
     with served.client() as client:
-        with pytest.raises(openai.InternalServerError, match="too busy to begin this answer") as caught:
+        with pytest.raises(openai.InternalServerError, match="too busy to start this answer") as caught:
             client.completions.create(**how)
         assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"]
-        with pytest.raises(openai.APIError, match="too busy to begin this answer"):
+        with pytest.raises(openai.APIError, match="too busy to start this answer"):
             list(client.completions.create(stream=True, **how))
     served.stop()

@@ -20,7 +20,7 @@ from eagle_jax import api
 from eagle_jax.api import Engine, generate
 from eagle_jax.decoding.tree import TreeShape
 from eagle_jax.protocols.calls import chat_call
-from eagle_jax.serving.errors import Refused
+from eagle_jax.serving.errors import ErrorResponse
 from eagle_jax.serving.ui import Page
 from eagle_jax.serving.ui import engines as engines_module
 from eagle_jax.serving.ui.engines import DraftMethod, Engines
@@ -132,7 +132,7 @@ def test_a_race_that_takes_too_long_ends_with_a_word(served, monkeypatch):
     service = served.app.state.service
     monkeypatch.setattr(service, "limits", dataclasses.replace(service.limits, answer_seconds=0.0))
     *_, last = events(served, "/ui/race")
-    assert last["error"]["message"].startswith("the race was ended after 0 seconds, the longest that an answer may")
+    assert last["error"]["message"].startswith("the race exceeded the limit of 0 seconds")
     monkeypatch.undo()
     assert "verdict" in events(served, "/ui/race")[-1], "the next one runs"
 
@@ -150,7 +150,7 @@ def test_of_two_races_at_once_one_is_refused(served, monkeypatch):
         monkeypatch.setattr(page, "_asked", asked_for)
         request = types.SimpleNamespace(app=served.app)
         first, second = await asyncio.gather(page.race(request), page.race(request), return_exceptions=True)
-        assert isinstance(second, Refused) and second.status == 429
+        assert isinstance(second, ErrorResponse) and second.status == 429
         with pytest.raises(OSError, match="gone"):
             await first({"type": "http"}, gone, gone)
         await page.race(request)  # the next one may
@@ -206,25 +206,27 @@ def test_engines_make_room_for_each_other(monkeypatch):
     monkeypatch.setattr(FakeEngine, "closed", [])
 
     async def story() -> None:
-        engines = Engines(SPELLER, most=3, first={METHOD: FakeEngine(SPELLER, drafter="first", tree=None)})
+        engines = Engines(SPELLER, max_engines=3, first={METHOD: FakeEngine(SPELLER, drafter="first", tree=None)})
         methods = [engines.method(name, "auto") for name in ("none", "lookahead", "prompt-lookup")]
         assert engines.method("auto", METHOD.tree) in engines and methods[0] not in engines
-        async with engines.using(methods[0]) as one, engines.using(methods[1]):
+        async with engines.acquire(methods[0]) as one, engines.acquire(methods[1]):
             assert isinstance(one, FakeEngine) and one.name == "none"
-            with pytest.raises(Refused, match="as many ways to draft are in use as fit"):
-                async with engines.using(methods[2]):
+            with pytest.raises(ErrorResponse, match="the maximum number of draft methods is in use"):
+                async with engines.acquire(methods[2]):
                     pass
-        async with engines.using(methods[0]):  # used again, so that the other one is older
+        async with engines.acquire(methods[0]):  # used again, so that the other one is older
             pass
-        async with engines.using(methods[2]):
+        async with engines.acquire(methods[2]):
             assert FakeEngine.closed == ["lookahead"] and methods[0] in engines and methods[1] not in engines
-        with pytest.raises(Refused, match="the memory does not hold another engine for eagle; choose another drafter"):
-            async with engines.using(engines.method("eagle", (1, 1, 1))):
+        with pytest.raises(
+            ErrorResponse, match="there is not enough memory for another engine with eagle; choose another drafter"
+        ):
+            async with engines.acquire(engines.method("eagle", (1, 1, 1))):
                 pass
         assert FakeEngine.closed == ["lookahead", "none", "prompt-lookup"]
-        async with engines.using(methods[0]) as one:
+        async with engines.acquire(methods[0]) as one:
             one._broken = "it ran out of memory"
-        async with engines.using(methods[0]) as other:
+        async with engines.acquire(methods[0]) as other:
             assert other is not one and FakeEngine.closed[-1] == "none"
 
     asyncio.run(story())

@@ -7,7 +7,7 @@ import pytest
 from eagle_jax.chat.harmony import ANALYSIS, FINAL
 from eagle_jax.chat.tool_formats import FORMATS
 from eagle_jax.chat.tools import ToolChoice, call_schema, check_tools
-from eagle_jax.structured.automaton_marks import after_reasoning, framed
+from eagle_jax.structured.automaton_marks import after_reasoning, surround
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.json_schema import schema_automaton
 from eagle_jax.text.token_bytes import SPECIAL
@@ -40,7 +40,7 @@ def test_a_form_after_reasoning_that_the_prompt_has_begun():
 
 
 def test_texts_around_a_form():
-    made = framed(YES.automaton(), "<a>\nto [B] ", "</a>", "choices")
+    made = surround(YES.automaton(), "<a>\nto [B] ", "</a>", "choices")
     assert made.accepts(b"<a>\nto [B] yes</a>")
     assert made.accepts(SPECIAL + b"<a>\nto " + SPECIAL + b"[B] no" + SPECIAL + b"</a>")
     assert not made.accepts(b"yes") and not made.accepts(b"<a>to [B] yes</a>")
@@ -73,6 +73,6 @@ def test_a_call_by_its_name(name):
 
 @pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.argument is not None])
 def test_calls_without_json_are_not_held_to_a_form(name):
-    with pytest.raises(ValueError, match=f"a call that is written as {name} does, without JSON; give tool_choice"):
+    with pytest.raises(ValueError, match=f"tool calls in the format {name} are not JSON, so .*; give tool_choice"):
         call_schema(TOOLS, ToolChoice("required"), FORMATS[name])
     assert call_schema(TOOLS, ToolChoice("auto"), FORMATS[name]) is None

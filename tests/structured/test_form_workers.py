@@ -38,7 +38,7 @@ def test_the_automaton_is_the_one_that_this_process_makes(workers: FormWorkers):
         made, expected = workers.make(form, TOKENS, [END], NEVER), token_automaton(form.automaton(), TOKENS, [END])
         for name in ("token_class", "next", "mask_of_state", "masks"):
             np.testing.assert_array_equal(getattr(made, name), getattr(expected, name))
-    with pytest.raises(ValueError, match="cannot be followed .*Rust's regex"):
+    with pytest.raises(ValueError, match="is not supported .*Rust's regex"):
         workers.make(Form("regex", "("), TOKENS, [END], NEVER)
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_process_that_makes_one(workers: FormWorkers, heeded: No
 
 
 def test_slow_forms_wait_for_one_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(form_workers, "QUICK", 0.1)
+    monkeypatch.setattr(form_workers, "QUICK_SECONDS", 0.1)
     workers = FormWorkers()
     slow = [Form("json_schema", f'{{"type": "string", "maxLength": {1700 + i}}}') for i in range(3)]  # 0.5 s each
     with ThreadPoolExecutor(3) as pool:
@@ -126,16 +126,16 @@ def test_hostile_forms_leave_a_process_to_others(workers: FormWorkers):
 
 
 def test_only_so_many_wait(workers: FormWorkers):
-    workers._quick._queue.extend(range(form_workers.QUICK_WAITING + 1))
-    with pytest.raises(FormsBusy, match="16 other forms of answers wait to be made; ask again later"):
+    workers._quick._queue.extend(range(form_workers.QUICK_QUEUE + 1))
+    with pytest.raises(FormsBusy, match="16 other forms of answers wait to be compiled; ask again later"):
         workers.make(SMALL, TOKENS, [END], NEVER)
     workers._quick._queue.pop()
     stopping = threading.Event()
     stopping.set()
     with pytest.raises(FormsStopped):
         workers.make(SMALL, TOKENS, [END], stopping)
-    assert len(workers._quick._queue) == form_workers.QUICK_WAITING
-    different = form_workers.QUICK_WAITING + form_workers.SLOW_WAITING + 2
+    assert len(workers._quick._queue) == form_workers.QUICK_QUEUE
+    different = form_workers.QUICK_QUEUE + form_workers.SLOW_QUEUE + 2
     assert FORM_THREADS > 2 * different, "a server has threads for these, and for clients that wait for one of them"
 
 

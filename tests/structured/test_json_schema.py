@@ -1,4 +1,4 @@
-"""JSON schemas as automata: what matches is valid, and what cannot be followed is refused by name."""
+"""JSON schemas as automata: what matches is valid, and what is not supported is rejected by name."""
 
 import functools
 import json
@@ -203,7 +203,7 @@ def test_answers_that_lack_what_another_alternative_requires_exclude_each_other(
     for schemas in ([parent("page"), parent("base")], [typed, kinds]):
         assert matches({"oneOf": schemas}, '{"page":1}')
         assert is_valid('{"page":1}', {"oneOf": schemas})
-    with pytest.raises(ValueError, match="may both fit"):
+    with pytest.raises(ValueError, match="may both be valid"):
         schema_automaton(json.dumps({"oneOf": [parent("page"), {**parent("base"), "required": []}]}))
 
 

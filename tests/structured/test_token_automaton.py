@@ -8,7 +8,7 @@ from schemas import random_text
 from sentencepiece_like import LLAMA2
 from speller import TOKENIZER
 
-from eagle_jax.structured.byte_automaton import regex_automaton
+from eagle_jax.structured.regex_automaton import regex_automaton
 from eagle_jax.structured.token_automaton import TokenAutomaton, token_automaton
 from eagle_jax.text.detokenize import decode
 from eagle_jax.text.token_bytes import SPECIAL, token_bytes
@@ -84,7 +84,7 @@ def test_a_token_after_which_no_other_fits_is_not_allowed():
 
 @pytest.mark.parametrize("regex", ["(", "a(?=b)", r"\bfoo", "(a)\\1"])
 def test_what_no_automaton_follows_is_refused(regex: str):
-    with pytest.raises(ValueError, match=r"cannot be followed .*Rust's regex"):
+    with pytest.raises(ValueError, match=r"is not supported .*Rust's regex"):
         regex_automaton(regex)
 
 

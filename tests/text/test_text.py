@@ -12,7 +12,7 @@ from speller import SPECIAL, TOKENIZER
 
 from eagle_jax.text.detokenize import (
     INCOMPLETE,
-    MOST_CONTEXT,
+    MAX_CONTEXT,
     AnswerText,
     IncrementalDetokenizer,
     StopHit,
@@ -66,7 +66,7 @@ def test_broken_bytes_are_decoded_with_few_tokens_before_them(name, broken, prom
     for token in ids:
         assert detokenizer.add(token) == ""
         lengths.append(len(detokenizer._window))
-    assert max(lengths) <= 2 * MOST_CONTEXT + 1, "decoding a token costs the same however long the answer is"
+    assert max(lengths) <= 2 * MAX_CONTEXT + 1, "decoding a token costs the same however long the answer is"
     whole = decode(tokenizer, [*begun, *ids])
     common = len(os.path.commonprefix([before, whole]))
     assert detokenizer.rest == whole[common:]

@@ -12,7 +12,7 @@ from eagle_jax.chat.prompts import encode
 from eagle_jax.requests.request import DUMMY_OPTIONS, PartialOutput, Request
 from eagle_jax.requests.text_streamer import TextStreamer
 from eagle_jax.scheduling.row import Row, result_of
-from eagle_jax.text.detokenize import CONTEXT, INCOMPLETE, AnswerText, IncrementalDetokenizer, decode
+from eagle_jax.text.detokenize import INCOMPLETE, MIN_CONTEXT, AnswerText, IncrementalDetokenizer, decode
 from eagle_jax.text.token_bytes import token_bytes
 
 TEXTS = [
@@ -90,7 +90,7 @@ def test_answers_are_what_transformers_adds_to_the_prompt(name):
 def test_forms_know_what_each_token_adds(name):
     tokenizer = family(name)
     if name in NO_FORMS:
-        with pytest.raises(ValueError, match="of no known kind"):
+        with pytest.raises(ValueError, match="of unknown kind"):
             token_bytes(tokenizer, len(tokenizer))
         return
     spelt, prompt = token_bytes(tokenizer, len(tokenizer)), tokenizer("The sea")["input_ids"]
@@ -103,7 +103,7 @@ def test_forms_need_a_tokenizer_that_tells_how_it_decodes():
     class InPython:
         added_tokens_decoder: dict = {}
 
-    with pytest.raises(ValueError, match="of no known kind"):
+    with pytest.raises(ValueError, match="of unknown kind"):
         token_bytes(InPython(), 9)
 
 
@@ -116,7 +116,7 @@ def test_the_cost_of_a_token_does_not_grow(name):
     detokenizer = IncrementalDetokenizer(_Counting(tokenizer, decoded), ids)
     for id_ in ids:
         detokenizer.add(id_)
-    assert len(ids) > 300 and max(decoded) <= 4 * CONTEXT
+    assert len(ids) > 300 and max(decoded) <= 4 * MIN_CONTEXT
 
 
 class _Counting:

@@ -26,12 +26,12 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, capfd):
     """Not what the last of transformers' readers lacks, nor each reader that it tries in vain."""
     monkeypatch.setattr("eagle_jax.text.tokenizers._is_installed", lambda module: False)
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 499723\n"
-    no_model = r"\(tokenizer.model is no SentencePiece model, or a damaged one\); copy or download it again$"
+    no_model = r"\(tokenizer.model is not a SentencePiece model, or it is damaged\); copy or download it again$"
     cases = {
         "alone": (PIECE, r"\(tokenizer.model is a SentencePiece model, .*\); pip install sentencepiece protobuf$"),
         "ranks": (RANKS, r"\(tokenizer.model is a tiktoken model, which needs tiktoken\); pip install tiktoken$"),
         "pointer": (pointer, no_model),
-        "nothing": (None, "has special tokens alone; copy or download its files again$"),
+        "nothing": (None, "has only special tokens; copy or download its files again$"),
     }
     for name, (content, sentence) in cases.items():
         with pytest.raises(ValueError, match=f"^the tokenizer in .*{name} .*{sentence}"):
@@ -41,7 +41,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, capfd):
 
 def test_a_damaged_model_is_not_for_another_reader(tmp_path, monkeypatch):
     monkeypatch.setattr("eagle_jax.text.tokenizers._is_installed", lambda module: True)
-    with pytest.raises(ValueError, match=r"\(tokenizer.model is no SentencePiece model, or a damaged one\)"):
+    with pytest.raises(ValueError, match=r"\(tokenizer.model is not a SentencePiece model, or it is damaged\)"):
         tokenizer_in(folder(tmp_path / "m", PIECE))
 
 

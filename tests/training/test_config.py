@@ -98,7 +98,7 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ("data.pack=1", "data.pack=1; expected true or false"),
         ("out=3", "out=3; expected text"),
         ("max_minutes=0", "max_minutes=0.0; expected more than 0"),
-        ("objective.steps=0", "objective.steps=0: at least one draft step"),
+        ("objective.steps=0", "objective.steps=0; expected at least one draft step"),
         ("objective.decay=0", "objective.decay=0.0; expected more than 0"),
         ("objective.noise=-1", "objective.noise=-1.0; expected 0 or more"),
         ("objective.distribution_weight=-1", "objective.distribution_weight=-1.0; expected 0 or more"),
@@ -114,7 +114,7 @@ def test_two_starts_of_one_run_may_differ_where_nothing_is_computed(path):
         ),
         ("objective.selector_weight=2", "objective.selector_weight=2.0 with method eagle1; expected dflash2, since no"),
         ("objective.eta=-1", "objective.eta=-1.0; expected 0 or more"),
-        ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0, which is greedy, or more"),
+        ("evaluation.temperature=-1", "evaluation.temperature=-1.0; expected 0 (greedy) or more"),
         ("seed=-1", "seed=-1; expected a whole number from 0 to 9223372036854775807"),
         ("seed=9223372036854775808", "expected a whole number from 0 to 9223372036854775807"),
         (
@@ -140,7 +140,7 @@ def test_a_block_learns_all_that_it_drafts(path):
     assert read_config(path, [*of_blocks, "head.block_size=16"]).objective.steps == 16
     dflash = ["head.method=dflash", "head.mask_token_id=3", "head.block_size=8"]
     assert read_config(path, dflash).objective.steps == 7
-    with pytest.raises(ValueError, match="objective.steps=6 and head.block_size=8; expected 7, as many as the block"):
+    with pytest.raises(ValueError, match="objective.steps=6 and head.block_size=8; expected 7, one for each position"):
         read_config(path, [*dflash, "objective.steps=6"])
     assert read_config(path, [*dflash, "objective.steps=6", "head.start=earlier"]).objective.steps == 6
 
@@ -166,9 +166,9 @@ def test_what_a_method_does_not_read_is_refused(path, assignments, message):
 def test_a_wrong_file_says_so(tmp_path):
     path = tmp_path / "train.yaml"
     for text, message in (
-        ("3", "holds no settings"),
+        ("3", "has no settings"),
         ("out: a\nsteps: 2", "data is missing; give it a value"),
-        ("out: a\nout: b", "the key 'out' comes twice"),
+        ("out: a\nout: b", "duplicate key 'out'"),
         ("out: [", "is not valid YAML"),
     ):
         path.write_text(text)

@@ -32,7 +32,7 @@ def test_pack_cuts_what_is_longer_than_a_row():
 
 
 def test_apart_gives_each_conversation_its_row():
-    rows = data.apart([example(1, 3), example(7, 9)], length=4)
+    rows = data.one_per_row([example(1, 3), example(7, 9)], length=4)
     np.testing.assert_array_equal(rows.tokens, [[1, 2, 3, 0], [7, 8, 9, 10]])
     np.testing.assert_array_equal(rows.filled.sum(axis=1), [3, 4])
 

@@ -17,7 +17,7 @@ from eagle_jax.training.dflash_head import dflash_taps
 from eagle_jax.training.dflash_loss import choose_anchors, dflash_loss
 from eagle_jax.training.features import hidden_states
 from eagle_jax.training.heads import first
-from eagle_jax.training.metrics import numbers
+from eagle_jax.training.metrics import report_values
 from eagle_jax.training.objective import DFLASH
 from eagle_jax.training.settings import HeadConfig, OptimizerConfig
 from eagle_jax.training.update import begin, evaluate, update, without_params
@@ -167,8 +167,8 @@ def test_what_ties_tokens_together_is_reported(flags: dict, parts: tuple[str, ..
     value, report = loss(dflash(**flags), target, *text, EVERY)
     _, plain = loss(dflash(), target, *text, EVERY)
     assert all(getattr(report, name).shape == (3,) and getattr(plain, name) is None for name in parts)
-    assert set(numbers(1.0, plain)) == {"loss", "feature", "distribution", "agreement"}
-    assert set(numbers(1.0, report)) == {"loss", "feature", "distribution", "agreement", *parts}
+    assert set(report_values(1.0, plain)) == {"loss", "feature", "distribution", "agreement"}
+    assert set(report_values(1.0, report)) == {"loss", "feature", "distribution", "agreement", *parts}
     weight = {"confidence_weight": 3.0, "selector_weight": 3.0}
     heavier, _ = loss(dflash(**flags), target, *text, dataclasses.replace(EVERY, **weight))
     decay = 0.867 ** np.arange(3)
@@ -184,7 +184,7 @@ def test_published_taps():
 
 
 def test_settings_that_cannot_be():
-    with pytest.raises(ValueError, match="no head.mask_token_id; expected the number of a token that no text has"):
+    with pytest.raises(ValueError, match="without head.mask_token_id; expected the id of a token that no text has"):
         HeadConfig(method="dflash")
     with pytest.raises(ValueError, match="head.block_size with method eagle3; expected dflash"):
         HeadConfig(method="eagle3", block_size=8)
@@ -192,7 +192,7 @@ def test_settings_that_cannot_be():
         HeadConfig(method="dflash", mask_token_id=1, markov_rank=8)
     with pytest.raises(ValueError, match="head.confidence with method dflash2; expected dspark"):
         HeadConfig(method="dflash2", mask_token_id=1, confidence=False)
-    with pytest.raises(ValueError, match="method dspark and no head.mask_token_id"):
+    with pytest.raises(ValueError, match="method dspark without head.mask_token_id"):
         HeadConfig(method="dspark")
     with pytest.raises(ValueError, match="head.selector_top_k=0"):
         HeadConfig(method="dflash2", mask_token_id=1, selector_top_k=0)

@@ -120,7 +120,7 @@ def test_features_of_something_else_are_refused(chosen):
     [
         ("00001.npy", b"", r"00001.npy is damaged \(.*\); remove it, and the next start computes it again"),
         ("00001.npy", None, r"00001.npy is damaged \(.*\); remove it, and the next start computes it again"),
-        ("index.json", b"{", r"index.json is damaged \(.*\), so what .* not known; remove .*/features, and"),
+        ("index.json", b"{", r"index.json is damaged \(.*\), so .* are unknown; remove .*/features, and"),
         ("index.json", b"[]", r"index.json is damaged \(a list\)"),
     ],
 )

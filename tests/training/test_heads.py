@@ -14,8 +14,8 @@ from eagle_jax.models.eagle3 import Head3
 from eagle_jax.models.heads import Hydra, Medusa
 from eagle_jax.models.lm import LM
 from eagle_jax.training.eagle_heads import shapes
-from eagle_jax.training.first_head import taps_of
 from eagle_jax.training.heads import first
+from eagle_jax.training.initial_head import taps_of
 from eagle_jax.training.settings import HeadConfig
 
 KEY = jax.random.key(3)

@@ -66,13 +66,13 @@ def test_drafted_slots_stop_at_the_ends_of_the_row():
 
 
 def test_sight_is_the_picture_in_its_docstring():
-    np.testing.assert_array_equal(L.sight(4, 1), [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
-    np.testing.assert_array_equal(L.sight(3, 0), np.tril(np.ones((3, 3))))
+    np.testing.assert_array_equal(L.visible_keys(4, 1), [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
+    np.testing.assert_array_equal(L.visible_keys(3, 0), np.tril(np.ones((3, 3))))
     rows = jnp.arange(4.0)[None, None, :, None]
-    first = L.with_step((), ((rows, rows),))
-    (keys, _), *_ = L.with_step(first, ((rows, rows),))
+    first = L.append_step((), ((rows, rows),))
+    (keys, _), *_ = L.append_step(first, ((rows, rows),))
     np.testing.assert_array_equal(keys[0, 0, :, 0], [0, 1, 2, 3, 0, 0, 1, 2])
-    (keys, _), *_ = L.with_step(((keys, keys),), ((rows, rows),))
+    (keys, _), *_ = L.append_step(((keys, keys),), ((rows, rows),))
     np.testing.assert_array_equal(keys[0, 0, :, 0], [0, 1, 2, 3, 0, 0, 0, 1, 0, 0, 1, 2])
 
 
@@ -108,8 +108,8 @@ def test_a_training_step_sees_what_a_drafting_step_sees(make):
         entering, beside, cache = target(tokens)[0][:, :-1], (), head.empty_cache(1, 0)
         positions = jnp.arange(8, dtype=jnp.int32)[None]
         for step in range(3):
-            guess, kv = head.forward(embeddings, entering, positions, L.sight(8, step)[None], cache, beside)
-            beside = L.with_step(beside, kv)
+            guess, kv = head.forward(embeddings, entering, positions, L.visible_keys(8, step)[None], cache, beside)
+            beside = L.append_step(beside, kv)
             entering = jnp.concatenate([entering[:, :1], guess[:, :-1]], axis=1)
             guesses.append(guess)
         return guesses

@@ -67,7 +67,7 @@ def test_spaces_that_the_template_trims_do_not_matter():
 
 def test_an_answer_that_the_template_rewrites_is_refused():
     chat = [CHAT[0], {"role": "assistant", "content": "<think>Hm.</think>\n\nI am well."}, *CHAT[2:]]
-    with pytest.raises(ValueError, match="shows an answer otherwise than it was given"):
+    with pytest.raises(ValueError, match="changes the text of an answer"):
         tokenize(chat, family("qwen-3"))
 
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_masked_says_why():
     with pytest.raises(ValueError, match="marks no token as the assistant's"):
         tokenize(CHAT, tokenizer)
     tokenizer.chat_template = QWEN3 + "{{ raise_exception('only one turn') }}"
-    with pytest.raises(ValueError, match="the chat template refuses it: only one turn"):
+    with pytest.raises(ValueError, match="the chat template rejects it: only one turn"):
         tokenize(CHAT, tokenizer)
 
 

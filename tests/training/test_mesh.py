@@ -103,7 +103,7 @@ def test_heads_that_a_mesh_repeats_are_not_trained():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (("mesh=data:4",), "batch=2 rows over data:4; expected a multiple of it"),
+        (("mesh=data:4",), "batch=2 with mesh data:4; expected a multiple of it"),
         (("mesh=model:3",), "model:3 does not divide the target's 4 attention heads"),
         (("mesh=data:8",), "takes 8 devices and there are 4"),
     ],

@@ -209,7 +209,7 @@ def test_the_head_that_a_run_begins_with(tmp_path):
 
 
 def test_settings_that_cannot_be():
-    with pytest.raises(ValueError, match="method peagle and no head.mask_token_id"):
+    with pytest.raises(ValueError, match="method peagle without head.mask_token_id"):
         HeadConfig(method="peagle")
     with pytest.raises(ValueError, match="head.norm_output with method peagle; expected eagle3"):
         HeadConfig(method="peagle", mask_token_id=3, norm_output=True)

@@ -7,7 +7,7 @@ import pytest
 from families import family
 
 from eagle_jax.training.masks import Example
-from eagle_jax.training.prepare import joined, prepare, split
+from eagle_jax.training.prepare import merge_reports, prepare, split_held_out
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_the_report_accounts_for_every_record(tokenizer, files):
     assert report.dropped[0].places == tuple(f"{files[0]}:{line}" for line in (4, 5, 6))
     assert report.tokens == sum(len(e.tokens) for e in examples)
     assert report.share == sum(e.answer.sum() for e in examples) / report.tokens
-    assert joined(report, report).kept == 4
+    assert merge_reports(report, report).kept == 4
 
 
 def test_long_conversations_are_cut_on_request(tokenizer, files):
@@ -69,7 +69,7 @@ def test_data_that_cannot_be_used_says_why(tokenizer, files, tmp_path):
         prepare(files, **options(tokenizer, length=3))
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
-    with pytest.raises(ValueError, match="empty.jsonl: there is no conversation in it"):
+    with pytest.raises(ValueError, match="empty.jsonl: there are no conversations"):
         prepare([str(empty)], **options(tokenizer))
     with pytest.raises(ValueError, match="vocabulary is 0 to 9: the tokenizer is another model's"):
         prepare(files, **options(tokenizer, vocab_size=10))
@@ -77,8 +77,8 @@ def test_data_that_cannot_be_used_says_why(tokenizer, files, tmp_path):
 
 def test_split_is_a_partition_and_repeats():
     examples = [Example(np.array([i], np.int32), np.array([True])) for i in range(20)]
-    training, held_out = split(examples, 0.1, seed=3)
+    training, held_out = split_held_out(examples, 0.1, seed=3)
     assert len(held_out) == 2 and {*map(id, training), *map(id, held_out)} == {*map(id, examples)}
-    assert split(examples, 0.1, seed=3) == (training, held_out)
+    assert split_held_out(examples, 0.1, seed=3) == (training, held_out)
     with pytest.raises(ValueError, match="1 conversations are too few to hold 1 out"):
-        split(examples[:1], 0.1, seed=3)
+        split_held_out(examples[:1], 0.1, seed=3)

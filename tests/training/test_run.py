@@ -18,8 +18,8 @@ from eagle_jax.loading import dtypes
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.eagle3 import Head3
 from eagle_jax.training import events
-from eagle_jax.training.run import alone, run
-from eagle_jax.training.watch import Diverged
+from eagle_jax.training.run import exclusive, run
+from eagle_jax.training.update_monitor import Diverged
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_a_start_that_is_refused_leaves_the_configuration_as_it_was(whole, tmp_p
 
 
 def test_a_folder_has_one_run_at_a_time(tmp_path):
-    with alone(tmp_path / "run"), pytest.raises(ValueError, match="another process is writing into .*/run; wait"):
+    with exclusive(tmp_path / "run"), pytest.raises(ValueError, match="another process is writing into .*/run; wait"):
         run(config(tmp_path), pair()[0], TOKENIZER)
 
 

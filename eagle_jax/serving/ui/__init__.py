@@ -1,4 +1,4 @@
-"""The page: a conversation in which one sees what was guessed, and a race against plain decoding."""
+"""The page: a chat that shows which tokens were drafted, and a race against plain decoding."""
 
 from eagle_jax.serving.ui.routes import Page
 

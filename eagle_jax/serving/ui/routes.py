@@ -1,4 +1,4 @@
-"""The routes of the page: its files, and the requests that it makes."""
+"""The routes of the page: its files, and the endpoints that it calls."""
 
 import asyncio
 import importlib.resources
@@ -13,19 +13,19 @@ from starlette.types import Receive, Scope, Send
 
 from eagle_jax.api import METHODS, Engine, EngineError, Ticket, achunks
 from eagle_jax.fields import Fields, text, wrong
-from eagle_jax.protocols.answering import event
+from eagle_jax.protocols.base import sse_event
 from eagle_jax.protocols.calls import Call, chat_call
-from eagle_jax.serving.answering import EventStream
 from eagle_jax.serving.body import read_json
-from eagle_jax.serving.errors import Json, Refused, log
+from eagle_jax.serving.endpoint import EventStream
+from eagle_jax.serving.errors import ErrorResponse, JsonResponse, log
 from eagle_jax.serving.service import Service, openai_defaults
-from eagle_jax.serving.ui.engines import MOST_NODES, DraftMethod, Engines, Tree, tree_argument
+from eagle_jax.serving.ui.engines import MAX_NODES, DraftMethod, Engines, Tree, tree_argument
 from eagle_jax.serving.ui.race import race
 from eagle_jax.serving.ui.step_events import StepEvents, summary
 
 FILES = importlib.resources.files("eagle_jax.serving.ui") / "files"
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-# Nothing is loaded from elsewhere and nothing that a model writes into the page's text is run.
+# The page loads nothing from other origins, and runs no script that a model may write.
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -40,20 +40,20 @@ SUGGESTIONS = (
 
 
 class Page:
-    """The page of one model. `routes` are for `create_app`; they keep to its limits and its key.
+    """The page of one model. Its `routes` are for `create_app` and respect its limits and API key.
 
     Args:
-        engine: what answers when the page opens; its trees are drawn if it records them, live if it looks at its
-            answers after every step (`steps=1, record=True`). Engines for other drafters are made on its model.
-        drafter, tree: what that engine was made with.
-        name: what the model is called.
-        device: what it runs on.
+        engine: the engine of the default draft method; its trees are drawn if it records them, live if it polls after
+            every step (`steps=1, record=True`). Engines for other methods share its model.
+        drafter, tree: the default draft method, which `engine` has.
+        name: displayed name of the model.
+        device: displayed name of the device.
     """
 
     def __init__(self, engine: Engine, *, drafter: str = "auto", tree: Any = "auto", name: str, device: str):
         self._model, self._engine, self._racing = engine.model, engine, asyncio.Lock()
         if self._model.tokenizer is None:
-            raise ValueError("the page shows text, but the model's folder holds no tokenizer; add its tokenizer files")
+            raise ValueError("the page shows text, but the model's folder has no tokenizer; add its tokenizer files")
         default_method = DraftMethod(drafter, tree if isinstance(tree, str) else tuple(tree))
         self._engines = Engines(self._model, first={default_method: engine}, rows=1, max_tokens=engine.max_tokens)
         method = self._engines.method(*default_method)
@@ -62,9 +62,9 @@ class Page:
             "device": device,
             "max_tokens": engine.max_tokens,
             "drafters": [
-                {"name": name, "title": listed.title, "trees": listed.trees is not None}
-                for name, listed in METHODS.items()
-                if listed.title and listed.has(self._model)
+                {"name": name, "title": registered.title, "trees": registered.trees is not None}
+                for name, registered in METHODS.items()
+                if registered.title and registered.has(self._model)
             ],
             "drafter": None if method.drafter == "none" else method.drafter,
             "tree": tree_argument(method),
@@ -75,7 +75,7 @@ class Page:
     def routes(self) -> list[BaseRoute]:
         files = {file.name: file.read_bytes() for file in FILES.iterdir()}
         return [
-            Route("/", _to_page, methods=["GET"]),
+            Route("/", _redirect_to_page, methods=["GET"]),
             Route("/ui", _file("index.html", files["index.html"]), methods=["GET"]),
             *(Route(f"/ui/{name}", _file(name, content), methods=["GET"]) for name, content in files.items()),
             Route("/ui/about", self.about, methods=["GET"]),
@@ -86,32 +86,32 @@ class Page:
     async def about(self, request: Request) -> Response:
         """Returns the facts about the model that the page shows."""
         _check_access(request)
-        return Json(self._about)
+        return JsonResponse(self._about)
 
     async def chat(self, request: Request) -> Response:
         """Streams an answer, step by step."""
-        method, call = await self._asked(request)
+        method, call = await self._parse_request(request)
         tickets: list[Ticket] = []
         events = self._answer(request.app.state.service, method, call, tickets)
         return EventStream(_event_bytes(events), tickets, request.app.state.service.limits.answer_seconds)
 
     async def race(self, request: Request) -> Response:
-        """Streams an answer with a draft next to the same answer without one."""
-        method, call = await self._asked(request)
+        """Streams an answer with a drafter and the same answer without one."""
+        method, call = await self._parse_request(request)
         if self._racing.locked():
-            raise Refused(429, "another race is on; start this one when it is over")
-        await self._racing.acquire()  # at once, since nobody has it: no other request comes between
+            raise ErrorResponse(429, "another race is running; start this one when it is over")
+        await self._racing.acquire()  # does not suspend, since the lock is free
         seconds = request.app.state.service.limits.answer_seconds
-        return _Holding(self._racing, _event_bytes(self._race(method, call, seconds)), seconds)
+        return _LockedEventStream(self._racing, _event_bytes(self._race(method, call, seconds)), seconds)
 
-    async def _asked(self, request: Request) -> tuple[DraftMethod, Call]:
-        """Parses a request of the page: one for a chat in OpenAI's form, with a drafter and a tree."""
+    async def _parse_request(self, request: Request) -> tuple[DraftMethod, Call]:
+        """Parses a request of the page: an OpenAI chat request with a drafter and a tree."""
         _check_access(request)
         limits = request.app.state.service.limits
         body = await read_json(request, limits.body_bytes, limits.body_seconds)
         fields = Fields({name: body.pop(name, None) for name in ("drafter", "tree")}, ignore_unknown=False)
-        usual: Tree = "auto"
-        method = self._engines.method(fields.take("drafter", text, "auto"), fields.take("tree", _tree, usual))
+        default_tree: Tree = "auto"
+        method = self._engines.method(fields.take("drafter", text, "auto"), fields.take("tree", _tree, default_tree))
         call = chat_call(body)
         if call.samples > 1:
             raise wrong("n", f"n={call.samples}; the page shows one answer at a time, so leave it out")
@@ -124,17 +124,17 @@ class Page:
     ) -> AsyncIterator[Any]:
         if method not in self._engines:
             yield {"preparing": True}
-        async with self._engines.using(method) as engine:
+        async with self._engines.acquire(method) as engine:
             tickets += (await service.submit(engine, call)).all_tickets
-            telling = StepEvents(self._model.tokenizer, tickets[0].request.prompt)
+            step_events = StepEvents(self._model.tokenizer, tickets[0].request.prompt)
             async for chunk in achunks(tickets, by_step=True):
                 if chunk.token_ids:
-                    yield telling.event(chunk)
+                    yield step_events.event(chunk)
                 if chunk.result is not None:
                     yield {"done": summary(chunk.result)}
 
     async def _race(self, method: DraftMethod, call: Call, seconds: float) -> AsyncIterator[Any]:
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         yield {"preparing": True}
         options = openai_defaults() | call.options
         prompt_and_limit = call.prompts[0], options.get("max_new_tokens")
@@ -142,13 +142,12 @@ class Page:
         events = race(self._model, call.prompts[0], drafter=method.drafter, tree=tree_argument(method), **options)
         while (update := await asyncio.to_thread(next, events, None)) is not None:
             yield update
-            if time.monotonic() > until and "verdict" not in update:
-                limit = f"{seconds:g} seconds, the longest that an answer may take here"
-                raise Refused(503, f"the race was ended after {limit}; let the answers be shorter")
+            if time.monotonic() > deadline and "verdict" not in update:
+                raise ErrorResponse(503, f"the race exceeded the limit of {seconds:g} seconds; ask for shorter answers")
 
 
-class _Holding(EventStream):
-    """A stream that gives a lock back when it is over, also if none of it was read."""
+class _LockedEventStream(EventStream):
+    """A stream that releases a lock when it ends, even if it was never read."""
 
     def __init__(self, lock: asyncio.Lock, events: AsyncIterator[bytes], seconds: float):
         super().__init__(events, [], seconds)
@@ -162,37 +161,37 @@ class _Holding(EventStream):
 
 
 async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    """Yields server-sent events; an error is one too, and ends them."""
+    """Yields server-sent events; an error becomes the last event."""
     try:
         async for update in events:
-            yield event(update)
-    except Refused as refused:
-        yield event(refused.body)
+            yield sse_event(update)
+    except ErrorResponse as error:
+        yield sse_event(error.body)
     except EngineError as error:
-        yield event(Refused(500, str(error)).body)
+        yield sse_event(ErrorResponse(500, str(error)).body)
     except (ValueError, TypeError) as error:
-        yield event(Refused(400, str(error)).body)
+        yield sse_event(ErrorResponse(400, str(error)).body)
     except Exception as error:
         log.exception("the page's request failed")
-        yield event(Refused(500, f"the server failed while making this answer ({type(error).__name__})").body)
+        yield sse_event(ErrorResponse(500, f"the server failed while making this answer ({type(error).__name__})").body)
 
 
 def _check_access(request: Request) -> None:
-    """Raises `Refused` for those without the key, and when the server is about to stop."""
+    """Raises `ErrorResponse` if the API key is wrong or the server is shutting down."""
     service: Service = request.app.state.service
-    if not service.knows(request.headers.get("authorization", "")):
-        raise Refused(401, "the API key is missing or wrong", code="invalid_api_key")
+    if not service.is_authorized(request.headers.get("authorization", "")):
+        raise ErrorResponse(401, "the API key is missing or wrong", code="invalid_api_key")
     if service.draining:
-        raise Refused(503, "the server is about to stop and takes no more requests", code="unavailable")
+        raise ErrorResponse(503, "the server is shutting down and accepts no more requests", code="unavailable")
 
 
 def _tree(name: str, value: Any) -> Tree:
-    """Returns a name of a tree, or whole numbers."""
+    """Checks the field `tree`: the name of a tree, or whole numbers."""
     if isinstance(value, str) and len(value) <= 40:
         return value
-    numbers = value if isinstance(value, list) and len(value) <= MOST_NODES else []
-    if not numbers or not all(type(number) is int and -1 <= number <= MOST_NODES for number in numbers):
-        raise wrong(name, f"{name} is neither a word nor up to {MOST_NODES} whole numbers from -1 to {MOST_NODES}")
+    numbers = value if isinstance(value, list) and len(value) <= MAX_NODES else []
+    if not numbers or not all(type(number) is int and -1 <= number <= MAX_NODES for number in numbers):
+        raise wrong(name, f"{name} is neither a word nor up to {MAX_NODES} whole numbers from -1 to {MAX_NODES}")
     return tuple(numbers)
 
 
@@ -203,5 +202,5 @@ def _file(name: str, content: bytes) -> Callable[[Request], Any]:
     return answer
 
 
-async def _to_page(request: Request) -> Response:
+async def _redirect_to_page(request: Request) -> Response:
     return RedirectResponse("ui")

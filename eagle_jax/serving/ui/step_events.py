@@ -1,4 +1,4 @@
-"""Chunks of an answer in the page's form: the text of each token, which were guessed, and the tree."""
+"""Events of the page: the text of each new token, how many were drafted, and the draft tree."""
 
 import functools
 import math
@@ -7,23 +7,23 @@ from typing import Any
 
 from eagle_jax.api import ChatAnswer, Chunk, Result, Step, decode, reasoning_format_for, settled
 
-BEFORE = 16  # tokens that a new one is decoded with: more than any character is made of
+CONTEXT_TOKENS = 16  # tokens that new ones are decoded with, more than any character consists of
 
 
 class StepEvents:
-    """Turns the chunks of one answer, one for each step, into the page's events.
+    """Turns the chunks of one answer, one per step, into events of the page.
 
-    Example of an event, of a step that committed two guesses and the model's own token:
+    Example: the event of a step that committed two drafted tokens and the bonus token:
 
         {"tokens": [{"id": 311, "text": " a"}, {"id": 282, "text": " b"}, {"id": 13, "text": "."}],
          "drafted": 2, "seconds": 0.41, "tree": {"texts": [...], "parents": [...], "accepted": [...], "drawn": "."}}
 
-    Where the model marks its reasoning, tokens that are no part of the answer itself have `"aside": true`, and an event
-    has what it adds to both, as `content` and `reasoning_content`.
+    If the model marks its reasoning, tokens outside the answer itself have `"aside": true`, and an event has its
+    additions to both texts as `content` and `reasoning_content`.
 
     Args:
-        tokenizer: the model's.
-        prompt: the tokens before the answer.
+        tokenizer: the model's tokenizer.
+        prompt: the prompt's tokens.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]):
@@ -35,8 +35,7 @@ class StepEvents:
     def event(self, chunk: Chunk) -> dict[str, Any]:
         """Returns the event of one step.
 
-        All but the last of its tokens were guessed; the last is the model's own, unless the answer ends there and a
-        further guess was right.
+        All tokens but the last were drafted; the last is the bonus token, unless the answer ends with a drafted one.
         """
         texts = self._texts(chunk.token_ids, chunk.text)
         tokens = [{"id": token, "text": text} for token, text in zip(chunk.token_ids, texts, strict=True)]
@@ -52,22 +51,22 @@ class StepEvents:
         return fields
 
     def _split(self, tokens: list[dict[str, Any]], is_last: bool) -> dict[str, Any]:
-        """Returns the tokens' parts of the answer and of its reasoning; marks those that add nothing to the answer."""
+        """Returns what the tokens add to the answer and to its reasoning; marks tokens outside the answer."""
         if self._answer is None:
             return {}
         content, reasoning = self._answer.content, self._answer.reasoning_content
-        for place, token in enumerate(tokens, start=1):
-            deltas = self._answer.add([token["id"]], token["text"], is_last=is_last and place == len(tokens))
+        for index, token in enumerate(tokens, start=1):
+            deltas = self._answer.add([token["id"]], token["text"], is_last=is_last and index == len(tokens))
             if not any("content" in delta for delta in deltas):
                 token["aside"] = True
         added = self._answer.content[len(content) :], self._answer.reasoning_content[len(reasoning) :]
         return dict(zip(("content", "reasoning_content"), added, strict=True))
 
     def _texts(self, token_ids: Sequence[int], text: str) -> list[str]:
-        """Returns `text` in a piece for each token; a character belongs to the token that completes it."""
-        before, self._ids = self._ids, [*self._ids, *token_ids][-BEFORE:]
-        ids = [*before, *token_ids]
-        lengths = [len(settled(decode(self._tokenizer, ids[:end]), ())) for end in range(len(before), len(ids) + 1)]
+        """Splits `text` into one piece per token; a character belongs to the token that completes it."""
+        context, self._ids = self._ids, [*self._ids, *token_ids][-CONTEXT_TOKENS:]
+        ids = [*context, *token_ids]
+        lengths = [len(settled(decode(self._tokenizer, ids[:end]), ())) for end in range(len(context), len(ids) + 1)]
         pieces, start = [], 0
         for length in lengths[1:-1]:
             end = min(max(len(text) - (lengths[-1] - length), start), len(text))
@@ -94,21 +93,23 @@ def _number(value: float) -> float | None:
 
 
 def _tree(tokenizer: Any, step: Step) -> dict[str, Any]:
-    """Returns a step's tree without nodes that are no guesses, and no drawn token if the answer ends with a guess."""
+    """Returns a step's tree without padding nodes, and without a drawn token if the answer ends with a drafted one."""
     valid_nodes = [node for node, valid in enumerate(step.valid) if valid]
-    place = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
+    index_of = {node: number for number, node in enumerate(valid_nodes)} | {-1: -1}
     last = step.accepted[-1]
-    ends = [node for node in valid_nodes if step.parents[node] == last and step.tokens[node] == step.draws[last]][:1]
+    final_guess = [
+        node for node in valid_nodes if step.parents[node] == last and step.tokens[node] == step.draws[last]
+    ][:1]
     return {
-        "texts": [_shown(tokenizer, step.tokens[node]) for node in valid_nodes],
-        "parents": [place[step.parents[node]] for node in valid_nodes],
-        "accepted": [place[node] for node in (*step.accepted, *ends)],
-        "drawn": None if ends else _shown(tokenizer, step.draws[last]),
+        "texts": [_token_text(tokenizer, step.tokens[node]) for node in valid_nodes],
+        "parents": [index_of[step.parents[node]] for node in valid_nodes],
+        "accepted": [index_of[node] for node in (*step.accepted, *final_guess)],
+        "drawn": None if final_guess else _token_text(tokenizer, step.draws[last]),
     }
 
 
 @functools.lru_cache(maxsize=100_000)
-def _shown(tokenizer: Any, token: int) -> str:
-    """Returns a token by itself, with the space before a word, which tokenizers leave out of a text's first one."""
+def _token_text(tokenizer: Any, token: int) -> str:
+    """Returns the text of one token with its leading space, which tokenizers drop at the start of a text."""
     once, twice = (decode(tokenizer, [token] * times) for times in (1, 2))
     return twice[len(once) :] or tokenizer.convert_ids_to_tokens(token) or f"{token}"

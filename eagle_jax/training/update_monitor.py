@@ -1,4 +1,4 @@
-"""Looks at every update: is it a number, how fast, what to write down. One update is computed meanwhile."""
+"""Monitors updates: divergence, speed and metrics, always one update behind, so that the device stays busy."""
 
 import dataclasses
 import math
@@ -9,53 +9,49 @@ import numpy as np
 
 from eagle_jax.training.config import TrainConfig
 from eagle_jax.training.events import Observe, Updated
-from eagle_jax.training.metrics import Metrics, numbers
+from eagle_jax.training.metrics import Metrics, report_values
 from eagle_jax.training.optimizer import rate_at
-from eagle_jax.training.update import Outcome
+from eagle_jax.training.update import UpdateMetrics
 
 
 class Diverged(ValueError):
-    """The loss or its gradient is no number any more."""
+    """The loss or its gradient is not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartedUpdate:
-    """An update that has been started: its number, its outcome to be, its rows, and their tokens."""
+    """A started update: its number, metrics (being computed), rows, and number of tokens."""
 
     step: int
-    outcome: Outcome
+    outcome: UpdateMetrics
     rows: np.ndarray
     tokens: int
 
 
-class Watch:
-    """Updates go in as they are started; lines of metrics come out, each the mean of `log_every` updates."""
+class UpdateMonitor:
+    """Takes started updates; checks each and writes the mean metrics of every `log_every` updates."""
 
     def __init__(self, config: TrainConfig, metrics: Metrics, observe: Observe):
         self._config, self._metrics, self._observe = config, metrics, observe
         self._rate = rate_at(config.optimizer, config.steps)
         self._started: StartedUpdate | None = None
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[UpdateMetrics] = []
         self._tokens, self._since, self._speed = 0, math.nan, math.nan
 
     def add(self, update: StartedUpdate) -> None:
-        """Takes note of a started update and looks at the one before."""
+        """Adds a started update and checks the previous one."""
         before, self._started = self._started, update
         if before is not None:
             self._look(before)
 
     def finish(self) -> None:
-        """Waits for the update that is being computed.
-
-        Raises:
-            Diverged: it, or the one before, gave no number.
-        """
+        """Waits for the last update and checks it. Raises Diverged if its loss is not finite."""
         last, self._started = self._started, None
         if last is not None:
             self._look(last)
 
     def pause(self) -> None:
-        """Other work comes in between: the clock stops until the next update is done."""
+        """Stops the clock until the next update is done."""
         self._tokens, self._since = 0, math.nan
 
     def _look(self, update: StartedUpdate) -> None:
@@ -68,7 +64,7 @@ class Watch:
             self._tokens += update.tokens
         if update.step % self._config.log_every == 0:
             self._log(update.step)
-        values = numbers(float(outcome.loss), outcome.report)
+        values = report_values(float(outcome.loss), outcome.report)
         speed = None if math.isnan(self._speed) else self._speed
         self._observe(Updated(update.step, values["loss"], tuple(values["agreement"]), speed))
 
@@ -82,13 +78,18 @@ class Watch:
         self._metrics.write(
             "train",
             step,
-            {**numbers(float(mean.loss), mean.report), "gradient_norm": norm, "rate": rate, "tokens_per_second": speed},
+            {
+                **report_values(float(mean.loss), mean.report),
+                "gradient_norm": norm,
+                "rate": rate,
+                "tokens_per_second": speed,
+            },
         )
         self._outcomes = []
         self._tokens, self._since = 0, now
 
 
-def _check(update: StartedUpdate, outcome: Outcome) -> None:
+def _check(update: StartedUpdate, outcome: UpdateMetrics) -> None:
     if not (math.isfinite(outcome.loss) and math.isfinite(outcome.gradient_norm)):
         raise Diverged(
             f"update {update.step} gave a loss of {float(outcome.loss):g} and a gradient of norm "

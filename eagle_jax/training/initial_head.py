@@ -1,4 +1,4 @@
-"""What the heads that trainings begin with are made of."""
+"""What the initial heads of all methods are made of."""
 
 import math
 from typing import NamedTuple
@@ -16,16 +16,16 @@ from eagle_jax.sharding import to_host
 from eagle_jax.training.settings import HeadConfig
 
 
-class Start(NamedTuple):
-    """What a head is begun with; `HeadKind.begin` takes one and gives the head, in float32, on one device.
+class HeadInit(NamedTuple):
+    """Argument of `HeadKind.begin`, which returns the initial head in float32 on one device.
 
     Attributes:
-        config: the settings.
-        target: the model it will draft for.
-        sizes: the target's as stored, where it keeps key/value heads several times (`sharding.widened`).
-        ids: the tokens that it drafts, ascending; None drafts all.
-        key: of the random numbers it begins with.
-        steps: draft steps that are trained: heads of Medusa and Hydra.
+        config: settings of the head.
+        target: the target.
+        sizes: the target's stored sizes, if sharding replicates its key/value heads (`sharding.widened`).
+        ids: the draft vocabulary as ascending target ids; None for the whole vocabulary.
+        key: PRNG key of the initial weights.
+        steps: number of trained draft steps, which is the number of Medusa's and Hydra's heads.
     """
 
     config: HeadConfig
@@ -37,29 +37,31 @@ class Start(NamedTuple):
 
     @property
     def vocabulary(self) -> jax.Array | None:
-        """Target ids of the drafted tokens, as heads keep them."""
+        """The draft vocabulary as an array; None for the whole vocabulary."""
         return None if self.ids is None else jnp.asarray(self.ids, jnp.int32)
 
 
 def taps_of(config: HeadConfig, layers: int) -> tuple[int, ...]:
-    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: those asked for, or 2, the middle and N - 3."""
+    """Returns the target layers that an EAGLE-3 or P-EAGLE head reads: the configured ones, or 2, N/2 and N - 3."""
     if config.taps is None:
         return default_taps(layers) or (0, layers // 2, layers)
     if not all(0 <= tap <= layers for tap in config.taps):
-        raise ValueError(f"head.taps={config.taps}; expected layers 0 to {layers - 1}, or {layers} for behind the last")
+        raise ValueError(
+            f"head.taps={config.taps}; expected layers 0 to {layers - 1}, or {layers} for the output of the last"
+        )
     return config.taps
 
 
 def output_matrix(target: LM) -> jax.Array:
-    """Returns the target's output matrix, in float32 on this process."""
+    """Returns the target's output matrix, in float32 and unsharded."""
     return jnp.asarray(to_host(dense(target.output_matrix)), jnp.float32)
 
 
 def draft_layers(config: HeadConfig, target: LlamaConfig, count: int) -> LlamaConfig:
-    """Returns the draft layers: the target's attention, dense, without a window.
+    """Returns the config of the draft layers: dense, with the target's attention but no window.
 
-    Heads of targets with latent attention share a small part of each key and have no keys and values of their own; a
-    draft layer has as published ones for DeepSeek-V3 heads of 128 numbers, as many as make its width, and 8 for keys.
+    For a target with latent attention they have, as published for DeepSeek-V3, heads of size 128, as many as fill the
+    width, and 8 key/value heads.
     """
     size, heads, kv_heads = target.head_dim, target.num_attention_heads, target.num_key_value_heads
     if target.latent is not None:
