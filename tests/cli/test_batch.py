@@ -48,7 +48,7 @@ def test_two_hosts_and_a_merge(fake, run, prompts):
     assert one.exit_code == 0 and one.stdout == "2 rows answered: a.jsonl\n"
     assert "Not all of the 2 parts are complete here: a.jsonl.part-00000-of-00002 does not exist." in one.stderr
     early = run("batch", "--merge", "a.jsonl")
-    assert early.exit_code == 2 and "a.jsonl.part-00000-of-00002 does not exist; finish the job on these" in early.stderr
+    assert early.exit_code == 2 and "part-00000-of-00002 does not exist; finish the job on these" in early.stderr
     other = run("batch", "prompts.jsonl", "a.jsonl", "--processes", "2", "--process", "0")
     assert other.exit_code == 0 and "parts" not in other.stderr
     assert len((prompts.parent / "a.jsonl").read_text().splitlines()) == 5
