@@ -168,9 +168,9 @@ def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
 
 
 def _identical(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> int:
-    base = {conversation.id: conversation.answers for conversation in plain}
-    pairs = ((conversation.answers, base.get(conversation.id, ())) for conversation in conversations)
-    return sum(a.token_ids == b.token_ids for one, other in pairs for a, b in zip(one, other, strict=False))
+    by_id = {conversation.id: conversation.answers for conversation in plain}
+    pairs = ((conversation.answers, by_id.get(conversation.id, ())) for conversation in conversations)
+    return sum(a.token_ids == b.token_ids for own, base in pairs for a, b in zip(own, base, strict=False))
 
 
 def _answers(conversations: Iterable[Conversation]) -> Iterable[Answer]:

@@ -104,8 +104,8 @@ def bound(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        why = (error.strerror or str(error)).lower()
-        raise ValueError(f"the server cannot bind {host}, port {port}: {why}; choose another host or port") from None
+        reason = (error.strerror or str(error)).lower()
+        raise ValueError(f"the server cannot bind {host}, port {port}: {reason}; choose another host or port") from None
     return sockets
 
 

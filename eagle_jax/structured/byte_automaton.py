@@ -193,7 +193,7 @@ def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -
         for number, part in moved:
             for state in part:
                 group[state] = number
-        changed = {other for _, part in moved for state in part for other in predecessors(state)}
+        changed = {predecessor for _, part in moved for state in part for predecessor in predecessors(state)}
     return np.array(group[:-1], np.int64)
 
 
@@ -204,8 +204,8 @@ def _split(
     examined = {state for part in parts.values() for state in part}
     if len(examined) < len(group):
         unexamined_signature = signature(next(state for state in group if state not in examined))
-        rest = len(group) - len(examined) + len(parts.get(unexamined_signature, ()))
-        if rest >= max(map(len, parts.values())):
+        num_unmoved = len(group) - len(examined) + len(parts.get(unexamined_signature, ()))
+        if num_unmoved >= max(map(len, parts.values())):
             return [part for key, part in parts.items() if key != unexamined_signature]
         parts.setdefault(unexamined_signature, []).extend(group - examined)
     largest = max(parts, key=lambda key: len(parts[key]))

@@ -143,12 +143,12 @@ def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: in
     min_count, max_count = read_count(keywords, "minItems", where) or 0, read_count(keywords, "maxItems", where)
     if max_count is not None and max_count < min_count:
         raise ValueError(f"{where} has minItems={min_count} above maxItems={max_count}; expected at most that")
-    first, rest = read_container(keywords, "prefixItems", list, where), keywords.get("items", True)
-    if isinstance(rest, list):  # as drafts before 2020-12 have it
-        first, rest = rest, keywords.get("additionalItems", True)
+    first, rest_schema = read_container(keywords, "prefixItems", list, where), keywords.get("items", True)
+    if isinstance(rest_schema, list):  # as drafts before 2020-12 have it
+        first, rest_schema = rest_schema, keywords.get("additionalItems", True)
     if keywords.get("uniqueItems") is True and (max_count is None or max_count > 1):
-        return _unique(None if first else writer.values(rest, place.below("items")), min_count, max_count, where)
-    item = None if rest is False else writer.write([rest], place.below("items"))
+        return _unique(None if first else writer.values(rest_schema, place.below("items")), min_count, max_count, where)
+    item = None if rest_schema is False else writer.write([rest_schema], place.below("items"))
     if not first:
         if item is None and min_count:
             return None

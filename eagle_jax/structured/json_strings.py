@@ -53,11 +53,11 @@ def _string(
     pattern: str | None, format_name: str | None, min_length: int, max_length: int | None, longest: int
 ) -> ByteAutomaton:
     if pattern is not None:
-        parts = [_alternative_automaton(one) for one in alternatives(pattern)]
+        parts = [_alternative_automaton(alternative) for alternative in alternatives(pattern)]
         dfa = parts[0] if len(parts) == 1 else automaton_of(either(*map(automaton, parts)), "a pattern")
         if format_name in FORMATS:  # the format is ignored where no text has both
-            both = intersection(dfa, cached_automaton(f'"{FORMATS[format_name]}"'), "a pattern and a format")
-            dfa = both if both.final.any() else dfa
+            restricted = intersection(dfa, cached_automaton(f'"{FORMATS[format_name]}"'), "a pattern and a format")
+            dfa = restricted if restricted.final.any() else dfa
     elif format_name in FORMATS:
         dfa = cached_automaton(f'"{FORMATS[format_name]}"')
     else:

@@ -166,8 +166,8 @@ class AnswerText:
 
     def _first_stop(self, added: str) -> int | None:
         """Returns the position of the first stop string that ends in `added`; None if there is none."""
-        begin, searched = self._length - len(self._end), self._end + added
-        return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
+        offset, searched = self._length - len(self._end), self._end + added
+        return min((offset + searched.find(s) for s in self._stop if s in searched), default=None)
 
 
 def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:

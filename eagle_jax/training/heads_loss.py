@@ -52,6 +52,6 @@ def heads_loss(
         return step_parts(head, head.logits(level, x), None, ahead, mask, objective)
 
     inputs = head.over_text(read.astype(embeddings.dtype), embeddings)[: objective.steps]
-    ones = [functools.partial(part, level) for level in range(len(inputs))]
-    parts = [(jax.checkpoint(one) if remat else one)(x) for one, x in zip(ones, inputs, strict=True)]
+    losses = [functools.partial(part, level) for level in range(len(inputs))]
+    parts = [(jax.checkpoint(loss) if remat else loss)(x) for loss, x in zip(losses, inputs, strict=True)]
     return weighted_loss(parts, objective)

@@ -163,8 +163,8 @@ def check_config(folder: Path, config: TrainConfig) -> str:
     Returns:
         A description of changed data settings, which are allowed if the text is the same.
     """
-    begun = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
-    if not begun or not (folder / CONFIG).exists():
+    is_started = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
+    if not is_started or not (folder / CONFIG).exists():
         return ""
     before, now = read_config(folder / CONFIG).by_name(), config.by_name()
     check_same_settings(folder, before, now, REMEDY, config.fixed())
