@@ -38,7 +38,7 @@ def tables(results: Results) -> list[Table]:
         _by_task(
             results,
             "Speedup by task",
-            "Tokens per second by those of plain decoding; each is all tokens over all seconds, prefill included.",
+            "Tokens per second relative to plain decoding; total tokens over total seconds, with prefill.",
             lambda row: _times(row.speedup),
         ),
         _by_task(

@@ -274,7 +274,7 @@ def _stop(name: str, value: Any) -> list[str]:
         or not all(isinstance(string, str) and 0 < len(string) <= MAX_STOP_CHARS for string in strings)
     ):
         raise wrong(
-            name, f"{name} has to be a text or {MAX_STOPS} texts at most, each of 1 to {MAX_STOP_CHARS} characters"
+            name, f"{name} must be a text or a list of at most {MAX_STOPS}, each of 1 to {MAX_STOP_CHARS} characters"
         )
     return strings
 

@@ -216,7 +216,7 @@ def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words
         ValueError: there is no tokenizer, or a word has no tokens.
     """
     if words and tokenizer is None:
-        raise ValueError("bad words need a tokenizer, but the model's folder holds none; leave bad_words out")
+        raise ValueError("bad words need a tokenizer, but the model's folder has none; leave bad_words out")
     spellings: list[tuple[int, ...]] = []
     for word in words:
         bare, spaced = (tuple(tokenizer.encode(space + word.lstrip(), add_special_tokens=False)) for space in ("", " "))

@@ -28,7 +28,7 @@ def refuse_full_queue(waiting: int, added: int, max_queue: int) -> None:
     """Raises QueueFull if `added` requests do not fit into the queue."""
     if waiting + added > max_queue:
         raise QueueFull(
-            f"{waiting} of {max_queue} places in the queue are taken and {added} were asked for; ask again later"
+            f"{waiting} of {max_queue} places in the queue are taken and {added} are requested; ask again later"
         )
 
 

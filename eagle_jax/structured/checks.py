@@ -31,8 +31,7 @@ def _check_text(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = text[error.start]
-        raise ValueError(f"{name} holds {half!r}, half of a character (a lone surrogate); expected text") from None
+        raise ValueError(f"{name} has the lone surrogate {text[error.start]!r}; expected valid Unicode") from None
 
 
 def checked_json_schema(name: str, value: Any) -> str:

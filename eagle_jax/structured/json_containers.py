@@ -142,7 +142,9 @@ def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: in
     where = place.name
     min_count, max_count = read_count(keywords, "minItems", where) or 0, read_count(keywords, "maxItems", where)
     if max_count is not None and max_count < min_count:
-        raise ValueError(f"{where} has minItems={min_count} above maxItems={max_count}; expected at most that")
+        raise ValueError(
+            f"{where} has minItems={min_count} above maxItems={max_count}; expected a minimum up to the maximum"
+        )
     first, rest_schema = read_container(keywords, "prefixItems", list, where), keywords.get("items", True)
     if isinstance(rest_schema, list):  # as drafts before 2020-12 have it
         first, rest_schema = rest_schema, keywords.get("additionalItems", True)

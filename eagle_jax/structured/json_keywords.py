@@ -74,7 +74,7 @@ def effective_keywords(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
         # validators take unknown keywords for annotations, but a misspelt keyword is not meant as one
         suggestions = difflib.get_close_matches(name, FOLLOWED | REFUSED, 1, 0.85)
         if suggestions:
-            raise ValueError(f"{where}.{name} is no keyword; expected {suggestions[0]}, or leave it out")
+            raise ValueError(f"{where}.{name} is not a keyword; expected {suggestions[0]}, or leave it out")
     return keywords
 
 

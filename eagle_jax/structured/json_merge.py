@@ -26,8 +26,8 @@ def merge_keywords(left: Keywords, right: Keywords, where: str) -> Keywords:
         if first != second or isinstance(first, bool) != isinstance(second, bool):
             if name not in JOIN_RULES:
                 raise ValueError(
-                    f"{where} has {name} twice, {json.dumps(first)[:60]} and {json.dumps(second)[:60]}, which cannot "
-                    "be followed together here; merge them into one"
+                    f"{where} has {name} twice, {json.dumps(first)[:60]} and {json.dumps(second)[:60]}, which are "
+                    "not supported together; merge them into one"
                 )
             try:
                 result[name] = JOIN_RULES[name](first, second)

@@ -28,11 +28,13 @@ def string(keywords: Mapping[str, Any], where: str, longest: int) -> ByteAutomat
     """
     min_length, max_length = read_count(keywords, "minLength", where) or 0, read_count(keywords, "maxLength", where)
     if max_length is not None and min_length > max_length:
-        raise ValueError(f"{where} has minLength={min_length} above maxLength={max_length}; expected at most that")
+        raise ValueError(
+            f"{where} has minLength={min_length} above maxLength={max_length}; expected a minimum up to the maximum"
+        )
     max_length = None if max_length is None else max(min_length, min(max_length, longest))
     pattern, format_name = keywords.get("pattern"), keywords.get("format")
     if format_name is not None and not isinstance(format_name, str):
-        raise ValueError(f"{where}.format={json.dumps(format_name)[:60]}; expected the name of one")
+        raise ValueError(f"{where}.format={json.dumps(format_name)[:60]}; expected the name of a format")
     if pattern is not None and not isinstance(pattern, str):
         raise ValueError(f"{where}.pattern={json.dumps(pattern)[:60]}; expected a regular expression")
     if pattern is None and format_name in UNSUPPORTED_FORMATS:

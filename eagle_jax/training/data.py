@@ -37,7 +37,7 @@ class Rows:
     def batches(self, size: int, seed: int) -> Iterator["Rows"]:
         """Yields batches of `size` rows in shuffled order, without an incomplete last batch."""
         if size > len(self):
-            raise ValueError(f"a batch of {size} rows was asked for, but there are only {len(self)} rows")
+            raise ValueError(f"a batch of {size} rows, but there are only {len(self)}; lower the batch size")
         order = np.random.default_rng(seed).permutation(len(self))
         for start in range(0, len(self) - size + 1, size):
             rows = order[start : start + size]

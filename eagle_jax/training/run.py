@@ -250,9 +250,9 @@ def export(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, li
 def _describe_checkpoints(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState) -> str:
     last = checkpoints.latest
     if last is None:
-        return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"
+        return "there was no checkpoint yet; remove the folder and start again with a lower optimizer.rate"
     exported = export(folder, head, dtype, checkpoints, like, done=last).head
     return (
         f"the last good checkpoint is that of update {last}, and the best head until then is in {exported}; "
-        "begin another run from it (head.start) with a lower optimizer.rate"
+        "start another run from it (head.start) with a lower optimizer.rate"
     )
