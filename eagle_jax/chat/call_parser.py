@@ -109,7 +109,7 @@ class CallParser:
             value = yield from self._until(end.strip())
             value = value.removeprefix("\n") if begin.endswith("\n") else value
             value = value.removesuffix("\n") if end.startswith("\n") else value
-            arguments[key.strip()] = _typed(value, key.strip(), schema)
+            arguments[key.strip()] = _parse_value(value, key.strip(), schema)
         return arguments
 
     def _call_of(self, entry: Any) -> ToolCall:
@@ -227,7 +227,7 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
+def _parse_value(text: str, key: str, schema: Mapping[str, Any]) -> Any:
     """Parses the value of an argument written without quotes; it stays text if its schema allows no parsed type."""
     properties = schema.get("properties")
     allowed = _types(properties.get(key) if isinstance(properties, Mapping) else None)

@@ -58,7 +58,7 @@ def _reader(path: Path) -> Read[Conversation]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Creates the folder and locks it for the block. Raises ValueError if another process has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:

@@ -94,7 +94,7 @@ class Ticket:
         with self.waking(changed.set):
             while True:
                 changed.clear()
-                result = self._settled()
+                result = self._result_if_complete()
                 if result is not None:
                     return result
                 remaining = None if deadline is None else deadline - time.perf_counter()
@@ -109,12 +109,12 @@ class Ticket:
         with self.waking(_threadsafe_setter(changed)):
             while True:
                 changed.clear()
-                result = self._settled()
+                result = self._result_if_complete()
                 if result is not None:
                     return result
                 await changed.wait()
 
-    def _settled(self) -> Result | None:
+    def _result_if_complete(self) -> Result | None:
         """Returns the answer if it is complete; raises the error that ended it."""
         if self.latest.error is not None:
             raise self.latest.error

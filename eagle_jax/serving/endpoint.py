@@ -149,7 +149,7 @@ async def _while_connected(
     Raises:
         ClientDisconnect: the client disconnected or does not read.
     """
-    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(receive))
     tasks: list[asyncio.Future[Any]] = [task, disconnected]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -167,7 +167,7 @@ async def _while_connected(
         disconnected.cancel()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

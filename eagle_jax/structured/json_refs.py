@@ -28,11 +28,11 @@ def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any)
     Args:
         common: keywords that apply to all schemas.
     """
-    resolved = [_resolved(schema, common, root) for schema in schemas]
+    resolved = [_resolve(schema, common, root) for schema in schemas]
     return all(_exclude(first, second, root) for first, second in itertools.combinations(resolved, 2))
 
 
-def _resolved(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
+def _resolve(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
     """Returns a schema with its references resolved where possible, merged with the keywords around it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
@@ -77,7 +77,7 @@ def _disjoint_from(first: Mapping[str, Any], second: Mapping[str, Any], root: An
             if is_closed:
                 return True
         elif name in named and name in others:
-            if _have_no_common_value(*(_constants(_resolved(schemas[name], {}, root)) for schemas in (named, others))):
+            if _have_no_common_value(*(_constants(_resolve(schemas[name], {}, root)) for schemas in (named, others))):
                 return True
     is_narrow = second.get("additionalProperties") is False and "patternProperties" not in second
     is_foreign = is_narrow and any(isinstance(name, str) and name not in others for name in required)

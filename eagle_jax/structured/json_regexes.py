@@ -53,7 +53,7 @@ class Alternative:
     conditions: tuple[tuple[str, bool], ...] = ()
 
 
-def escaped(text: str) -> str:
+def escape_regex(text: str) -> str:
     """Returns a regular expression that matches exactly this text."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
@@ -146,10 +146,10 @@ def _escape(letter: str) -> str:
     if letter in _CLASSES:
         return f"[{_CLASSES[letter]}]"
     if letter and letter.lower() in _CLASSES:
-        return _without(_CLASSES[letter.lower()])
+        return _negated_class(_CLASSES[letter.lower()])
     if not letter or letter.isalnum() or letter in '"\\':
         raise ValueError(f"has \\{letter}; expected \\d, \\w, \\s, their opposites, or an escaped sign")
-    return escaped(letter)
+    return escape_regex(letter)
 
 
 def _class(body: str, position: int) -> tuple[int, str]:
@@ -167,8 +167,8 @@ def _class(body: str, position: int) -> tuple[int, str]:
     if not negated and ('"' in rest or "\\" in rest):
         raise ValueError(f"has [{inside}]; expected no quotes, backslashes and other escapes in brackets")
     items = re.sub(r"([\[&~])", r"\\\1", items)
-    return end + 1 - position, _without(items) if negated else f"[{items}]"
+    return end + 1 - position, _negated_class(items) if negated else f"[{items}]"
 
 
-def _without(items: str) -> str:
+def _negated_class(items: str) -> str:
     return r'[^"\\\x00-\x1F\x7F-\x9F' + items + "]"
