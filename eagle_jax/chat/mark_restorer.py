@@ -51,6 +51,6 @@ def _hidden_marks(tokenizer: Any, texts: Iterable[str]) -> dict[int, str]:
     """Returns the marks in the texts that are special tokens without text, by token id."""
     marks = dict.fromkeys(mark for text in texts for mark in MARK.findall(text))
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in marks}
-    mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's
+    mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # may be the unknown token's id
     exact_marks = {id_: mark for id_, mark in mark_of_id.items() if tokenizer.convert_ids_to_tokens(id_) == mark}
     return {id_: mark for id_, mark in exact_marks.items() if decode(tokenizer, [id_]) == ""}

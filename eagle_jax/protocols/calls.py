@@ -177,7 +177,7 @@ def take_chat(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Too
         if template.get(name) is not None:
             flag(f"chat_template_kwargs.{name}", template[name])
     fields.ignore({"verbosity": text})
-    continues_message = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
+    continues_message = bool(messages[-1].pop("prefix", False))  # sent by Mistral's and DeepSeek's clients
     chat = Chat(
         messages=messages,
         template=thinking | template | ({"tools": tools.tools} if tools else {}),

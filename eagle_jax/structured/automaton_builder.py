@@ -18,7 +18,7 @@ class Builder:
     """A nondeterministic automaton under construction.
 
     Args:
-        subject: what the automaton is of, for error messages.
+        subject: description of the automaton, for error messages.
 
     Attributes:
         edges: edges of each state: lowest byte, highest byte, next state.

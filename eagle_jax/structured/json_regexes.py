@@ -36,7 +36,7 @@ FORMATS |= {f"iri{kind}": FORMATS[f"uri{kind}"] for kind in ("", "-reference")}
 FORMATS |= {"uri-template": FORMATS["uri"]} | {f"idn-{kind}": FORMATS[kind] for kind in ("email", "hostname")}
 
 _SAFE = r'[^"\\\x00-\x1F\x7F-\x9F]'  # characters that need no escape in a JSON string
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # those of ECMA-262, restricted to such characters
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # ECMA-262's classes, restricted to such characters
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from eagle_jax.structured.json_strings import string
 
 MAX_DEPTH = 5  # nested objects and arrays in `{"type": "object"}`
 MAX_SCHEMAS = 4_000  # schemas expanded, counting every reference
-# A schema with this keyword is a document of its own: references start from it, and errors name the keyword's value.
+# A schema with this keyword is a separate document: its references start from it, and errors name the keyword's value.
 PLACE_KEYWORD = "x-eagle-jax-root"
 # The value of this keyword is a pair of texts, not JSON, that surround the schema's values.
 BETWEEN = "x-eagle-jax-between"

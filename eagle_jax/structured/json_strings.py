@@ -91,9 +91,7 @@ def _alternative_automaton(alternative: Alternative) -> ByteAutomaton:
 def _length_automaton(min_length: int, max_length: int | None) -> ByteAutomaton:
     """Matches strings of `min_length` to `max_length` characters, by copies of one character's automaton."""
     character = cached_automaton(CHARACTER)
-    (last,) = np.flatnonzero(
-        character.final
-    ).tolist()  # where a character is complete: the first state of the next copy
+    (last,) = np.flatnonzero(character.final).tolist()  # the final state, which is the first state of the next copy
     width = len(character.final) - 1
     place = np.array([state - (state > last) for state in range(width + 1)] + [-1])
     place[last] = width

@@ -37,7 +37,7 @@ def settled(text: str, stop: Sequence[str]) -> str:
     An incomplete character at the end, and an end that may begin a stop string, are held back.
     """
     text = text.rstrip(INCOMPLETE)
-    end = len(text)  # start of what is held back
+    end = len(text)  # start of the part that is held back
     for stop_string in stop:
         position = text.find(stop_string[:1], max(len(text) - len(stop_string) + 1, 0), end)
         while position >= 0 and not stop_string.startswith(text[position:]):

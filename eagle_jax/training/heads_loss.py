@@ -47,7 +47,7 @@ def heads_loss(
     read = add_noise(hidden[:, :-1], key, objective.noise)
 
     def part(level: int, x: Float[Array, "b m w"]) -> Parts:
-        # at slot i + level the labels and the mask are those of a draft step that began `level` slots before
+        # labels and mask at slot i + level belong to the draft step that began `level` slots before
         ahead, mask = jax.tree.map(lambda values: values[:, level:], (labels, drafted_slots_mask(answer, level)))
         return step_parts(head, head.logits(level, x), None, ahead, mask, objective)
 
