@@ -119,9 +119,7 @@ def _bound(family: int, type_: int, protocol: int, address: Any) -> socket.socke
     except OSError:
         sock.close()
         raise
-    sock.setsockopt(
-        socket.SOL_SOCKET, socket.SO_REUSEADDR, 0
-    )  # otherwise another server could bind the address before `listen`
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another server could bind it before `listen`
     return sock
 
 

@@ -156,8 +156,8 @@ HALVES = {"json_schema": {"const": "\ud800"}, "regex": "\udc00", "choices": ["a"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"choices": []}, "expected a list of texts"),
-        ({"choices": "yes"}, "expected a list of texts"),
+        ({"choices": []}, "expected a list of non-empty texts"),
+        ({"choices": "yes"}, "expected a list of non-empty texts"),
         ({"choices": ["a"], "regex": "b"}, "both give the form"),
         ({"regex": "("}, "is not supported"),
         ({"regex": 3}, "expected a regular expression"),
