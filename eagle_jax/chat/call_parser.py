@@ -109,7 +109,7 @@ class CallParser:
             value = yield from self._until(end.strip())
             value = value.removeprefix("\n") if begin.endswith("\n") else value
             value = value.removesuffix("\n") if end.startswith("\n") else value
-            arguments[key.strip()] = _typed(value, key.strip(), schema)
+            arguments[key.strip()] = _parse_value(value, key.strip(), schema)
         return arguments
 
     def _call_of(self, entry: Any) -> ToolCall:
@@ -158,21 +158,21 @@ class CallParser:
 
     def _optional(self, text: str) -> Waiting:
         """Reads a text if it follows; after a complete call it may be truncated."""
-        text, at = text.strip(), skip_space(self._text, self.position)
-        while at == len(self._text) and not self._is_last:
+        text, start = text.strip(), skip_space(self._text, self.position)
+        while start == len(self._text) and not self._is_last:
             yield
-            at = skip_space(self._text, at)
-        while text.startswith(self._text[at : at + len(text)]) and not self._text.startswith(text, at):
+            start = skip_space(self._text, start)
+        while text.startswith(self._text[start : start + len(text)]) and not self._text.startswith(text, start):
             if self._is_last:
                 return
             yield
-        if self._text.startswith(text, at):
-            self.position = at + len(text)
+        if self._text.startswith(text, start):
+            self.position = start + len(text)
 
-    def _matches(self, text: str, at: int) -> Generator[None, None, bool]:
+    def _matches(self, text: str, position: int) -> Generator[None, None, bool]:
         """Returns whether a text follows, once that is certain."""
-        while not self._text.startswith(text, at):
-            if not text.startswith(self._text[at : at + len(text)]):
+        while not self._text.startswith(text, position):
+            if not text.startswith(self._text[position : position + len(text)]):
                 return False
             yield from self._wait_for_text()
         return True
@@ -186,29 +186,29 @@ class CallParser:
         return word
 
     def _until(self, mark: str) -> Generator[None, None, str]:
-        begin = searched = self.position
+        start = searched = self.position
         while (end := self._text.find(mark, searched)) < 0:
-            searched = max(begin, len(self._text) - len(mark) + 1)
+            searched = max(start, len(self._text) - len(mark) + 1)
             yield from self._wait_for_text()
         self.position = end + len(mark)
-        return self._text[begin:end]
+        return self._text[start:end]
 
     def _json(self, begins: str) -> Generator[None, None, str]:
         """Reads a JSON value that starts with one of the characters in `begins`."""
         yield from self._space()
         if self._text[self.position] not in begins:
             raise _NotACall
-        begin, json_end = self.position, JsonEndFinder(self.position)
+        start, json_end = self.position, JsonEndFinder(self.position)
         while (end := json_end.read(self._text)) is None:
             yield from self._wait_for_text()
         self.position = end
-        return self._text[begin:end]
+        return self._text[start:end]
 
 
-def skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+def skip_space(text: str, position: int) -> int:
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position
 
 
 def object_of(text: str) -> dict[str, Any] | None:
@@ -227,7 +227,7 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _typed(text: str, key: str, schema: Mapping[str, Any]) -> Any:
+def _parse_value(text: str, key: str, schema: Mapping[str, Any]) -> Any:
     """Parses the value of an argument written without quotes; it stays text if its schema allows no parsed type."""
     properties = schema.get("properties")
     allowed = _types(properties.get(key) if isinstance(properties, Mapping) else None)

@@ -134,8 +134,8 @@ class ChatAnswer:
 def _begun_message(tokenizer: Any, prompt: Sequence[int]) -> str:
     """Returns the part of the answer's message that the prompt already has."""
     start = tokenizer.convert_tokens_to_ids(START)
-    begin = next((index for index in reversed(range(len(prompt))) if prompt[index] == start), len(prompt))
-    return tokenizer.decode([*prompt[begin:]], skip_special_tokens=False) or f"{START}assistant"
+    first = next((index for index in reversed(range(len(prompt))) if prompt[index] == start), len(prompt))
+    return tokenizer.decode([*prompt[first:]], skip_special_tokens=False) or f"{START}assistant"
 
 
 def _merge_pieces(pieces: Sequence[str | ReasoningPiece | ToolCall]) -> list[str | ReasoningPiece | ToolCall]:

@@ -145,5 +145,5 @@ def _text_of(header: str, is_named: bool) -> str:
 
 def _before_mark(text: str) -> str:
     """Returns the text up to the first character that may begin a mark."""
-    begin = text.rfind("<")
-    return text[:begin] if begin >= 0 and any(mark.startswith(text[begin:]) for mark in MARKS) else text
+    start = text.rfind("<")
+    return text[:start] if start >= 0 and any(mark.startswith(text[start:]) for mark in MARKS) else text

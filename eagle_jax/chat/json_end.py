@@ -34,7 +34,7 @@ class JsonEndFinder:
         return self.end
 
     def _leave_string(self, text: str) -> None:
-        rest = STRING_REST.match(text, self._position)
-        self._position = len(text) if rest is None else rest.end()
+        match = STRING_REST.match(text, self._position)
+        self._position = len(text) if match is None else match.end()
         if text[self._position : self._position + 1] == '"':
             self._position, self._in_string = self._position + 1, False

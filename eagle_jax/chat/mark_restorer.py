@@ -26,23 +26,23 @@ class MarkRestorer:
 
     def pieces(self, token_ids: Sequence[int], new: str) -> Iterator[str]:
         """Yields one piece per token, then the rest; `new` is the text of all tokens, without marks."""
-        begin, end = self._length, self._length + len(new)
+        start, end = self._length, self._length + len(new)
         for id_ in token_ids if self._by_token else ():
             if id_ in self._marks:
                 self._pending.append((self._detokenizer.length, self._marks[id_]))
             self._detokenizer.add(id_)
-            yield self._text_up_to(min(self._detokenizer.length, end), begin, new)
-        yield self._text_up_to(end, begin, new)
+            yield self._text_up_to(min(self._detokenizer.length, end), start, new)
+        yield self._text_up_to(end, start, new)
 
-    def _text_up_to(self, end: int, begin: int, new: str) -> str:
+    def _text_up_to(self, end: int, start: int, new: str) -> str:
         """Returns the next text up to `end`, with its marks."""
         parts = list[str]()
         end = max(end, self._length)
         while self._pending and self._pending[0][0] <= end:
             position, mark = self._pending.pop(0)
-            parts += [new[self._length - begin : max(position, self._length) - begin], mark]
+            parts += [new[self._length - start : max(position, self._length) - start], mark]
             self._length = max(position, self._length)
-        parts.append(new[self._length - begin : end - begin])
+        parts.append(new[self._length - start : end - start])
         self._length = end
         return "".join(parts)
 
@@ -51,6 +51,6 @@ def _hidden_marks(tokenizer: Any, texts: Iterable[str]) -> dict[int, str]:
     """Returns the marks in the texts that are special tokens without text, by token id."""
     marks = dict.fromkeys(mark for text in texts for mark in MARK.findall(text))
     ids = {mark: tokenizer.convert_tokens_to_ids(mark) for mark in marks}
-    mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # of some tokenizers the unknown token's
+    mark_of_id = {id_: mark for mark, id_ in ids.items() if id_ is not None}  # may be the unknown token's id
     exact_marks = {id_: mark for id_, mark in mark_of_id.items() if tokenizer.convert_ids_to_tokens(id_) == mark}
     return {id_: mark for id_, mark in exact_marks.items() if decode(tokenizer, [id_]) == ""}

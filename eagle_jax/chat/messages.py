@@ -72,7 +72,7 @@ def template_messages(messages: Sequence[Message], where: str, template: str = "
     names: dict[Any, Any] = {}
     ids: dict[Any, Any] = {}
     prepared, reasoning_name, format = [], reasoning_field_of(template), format_of(template)
-    number = 0  # of the next call
+    number = 0  # number of the next call
     fields = Fields({}, ignore_unknown=True)  # templates may read further fields
     for i, message in enumerate(messages):
         role, content = message.get("role"), take_content(fields.inside(f"messages[{i}]", dict(message)))

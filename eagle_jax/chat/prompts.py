@@ -187,13 +187,12 @@ def _tokenize(tokenizer: Any, text: str, where: str, **options: bool) -> list[in
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{where} holds {text[error.start]!r}, half of a character (a lone surrogate), and is no text; "
-            "was it read with the wrong encoding?"
+            f"{where} has the lone surrogate {text[error.start]!r}; was it read with the wrong encoding?"
         ) from None
     return list(tokenizer(text, **options)["input_ids"])
 
 
 def _require_tokenizer(tokenizer: Any, where: str) -> Any:
     if tokenizer is None:
-        raise ValueError(f"{where} is text, but the model's folder holds no tokenizer; give token ids instead")
+        raise ValueError(f"{where} is text, but the model's folder has no tokenizer; give token ids instead")
     return tokenizer

@@ -72,16 +72,16 @@ class CallReader:
             return False
         positions = {mark: position for mark in self._marks if (position := self._text.find(mark)) >= 0}
         mark = min(positions, key=positions.__getitem__, default="")
-        begin = positions.get(mark, -1)
+        start = positions.get(mark, -1)
         if bare_start is not None and self._text[bare_start : bare_start + 1] == "{":
-            begin, mark = bare_start, ""
-        if begin < 0:
+            start, mark = bare_start, ""
+        if start < 0:
             certain = self._text if is_last else settled(self._text, self._marks)
             pieces += self._text_pieces(certain)
             self._take(len(certain))
             return False
-        pieces += [] if begin == bare_start and self.calls else self._text_pieces(self._text[:begin])
-        self._take(begin)
+        pieces += [] if start == bare_start and self.calls else self._text_pieces(self._text[:start])
+        self._take(start)
         if mark and mark == self._section_end and self.calls:
             self._take(len(mark))
             self._trailing_space = ""

@@ -24,7 +24,7 @@ from eagle_jax.evaluation import Method, Prompter, Question, compare, read_quest
 from eagle_jax.evaluation.comparison import first_prompt
 from eagle_jax.evaluation.page import render
 from eagle_jax.evaluation.results import Results, read_results
-from eagle_jax.evaluation.store import TRACES, Folder, locked, write_json
+from eagle_jax.evaluation.store import TRACES, Folder, lock_folder, write_json
 from eagle_jax.evaluation.tables import tables
 from eagle_jax.evaluation.traces import take_traces
 
@@ -134,7 +134,7 @@ def run(
         file=str(questions), questions=len(selected), turns=turns, skipped=skipped, context=model.context
     )
     about["chat_template"] = getattr(model.tokenizer, "chat_template", None) if prompter.chat else None
-    with locked(folder), _run_folder(folder, settings, about) as run:
+    with lock_folder(folder), _run_folder(folder, settings, about) as run:
         _ask(run, prompter, selected, chosen, repeats, sampling.draws)
         results = read_results(folder)
         (folder / PAGE).write_text(render(results), encoding="utf-8")

@@ -82,7 +82,7 @@ def to_record(conversation: Conversation) -> dict[str, Any]:
         "prompt_ids": [list(a.prompt_ids) for a in answers],
         "prompt_cut": [a.prompt_cut for a in answers],
         "retokenized": [a.retokenized for a in answers],
-        "spent": [[dataclasses.astuple(one) for one in a.spent] for a in answers],
+        "spent": [[dataclasses.astuple(use) for use in a.spent] for a in answers],
     }
     return {
         "question_id": conversation.id,

@@ -148,11 +148,11 @@ def specbench(conversations: Sequence[Conversation], plain: Sequence[Conversatio
     """Computes the figures as Spec-Bench does."""
     lengths = [length for answer in _answers(conversations) for length in answer.accepted_lengths]
     speed = _mean(
-        _by_seconds(conversation, sum(len(answer.token_ids) for answer in conversation.answers))
+        _tokens_per_second(conversation, sum(len(answer.token_ids) for answer in conversation.answers))
         for conversation in conversations
     )
     baseline = _mean(
-        _by_seconds(conversation, sum(answer.retokenized - 1 for answer in conversation.answers))
+        _tokens_per_second(conversation, sum(answer.retokenized - 1 for answer in conversation.answers))
         for conversation in plain
     )
     return SpecBench(_mean(lengths), speed, baseline, _ratio(speed, baseline))
@@ -168,16 +168,16 @@ def divergence(a: Conversation, b: Conversation) -> tuple[int, int] | None:
 
 
 def _identical(conversations: Sequence[Conversation], plain: Sequence[Conversation]) -> int:
-    base = {conversation.id: conversation.answers for conversation in plain}
-    pairs = ((conversation.answers, base.get(conversation.id, ())) for conversation in conversations)
-    return sum(a.token_ids == b.token_ids for one, other in pairs for a, b in zip(one, other, strict=False))
+    by_id = {conversation.id: conversation.answers for conversation in plain}
+    pairs = ((conversation.answers, by_id.get(conversation.id, ())) for conversation in conversations)
+    return sum(a.token_ids == b.token_ids for own, base in pairs for a, b in zip(own, base, strict=False))
 
 
 def _answers(conversations: Iterable[Conversation]) -> Iterable[Answer]:
     return (answer for conversation in conversations for answer in conversation.answers)
 
 
-def _by_seconds(conversation: Conversation, tokens: int) -> float:
+def _tokens_per_second(conversation: Conversation, tokens: int) -> float:
     return _ratio(tokens, sum(answer.seconds for answer in conversation.answers))
 
 

@@ -48,7 +48,7 @@ def _depths(results: Results) -> str:
 
 def _sizes(results: Results) -> list[str]:
     """Returns the labels of all tree sizes."""
-    return [_size(nodes) for nodes in sorted({one.nodes for row in _overall(results) for one in row.spent})]
+    return [_size(nodes) for nodes in sorted({use.nodes for row in _overall(results) for use in row.spent})]
 
 
 def _budgets(results: Results) -> str | None:
@@ -58,7 +58,7 @@ def _budgets(results: Results) -> str | None:
         return None
     rows = {}
     for name, row in results.groups[OVERALL].items():
-        seconds = dict.fromkeys(sizes, 0.0) | {_size(one.nodes): one.seconds for one in row.spent}
+        seconds = dict.fromkeys(sizes, 0.0) | {_size(use.nodes): use.seconds for use in row.spent}
         rows[name] = seconds
     return drawing.stacked(rows, "seconds of steps by the size of their trees", "s")
 

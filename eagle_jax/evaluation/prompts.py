@@ -46,9 +46,9 @@ class Prompter:
         low, high = 0, sum(len(message["content"]) for message in conversation) - 1  # one character stays
         while low + 1 < high:
             middle = (low + high) // 2
-            fits = len(self._encode(_without(conversation, middle))) <= self.room
+            fits = len(self._encode(_remove_start(conversation, middle))) <= self.room
             low, high = (low, middle) if fits else (middle, high)
-        ids = self._encode(_without(conversation, high))
+        ids = self._encode(_remove_start(conversation, high))
         return Prompt(ids, high) if len(ids) <= self.room else None
 
     def _encode(self, conversation: list[Message]) -> list[int]:
@@ -56,7 +56,7 @@ class Prompter:
         return encode(self.model.tokenizer, prompt, self.model.target.config.vocab_size, "the prompt")
 
 
-def _without(conversation: list[Message], characters: int) -> list[Message]:
+def _remove_start(conversation: list[Message], characters: int) -> list[Message]:
     """Removes the first `characters` of a conversation, and then pairs of a question and an answer that are empty."""
     remaining = []
     for message in conversation:

@@ -67,10 +67,10 @@ def read_results(folder: Path) -> Results:
     by_method = {name: read_answers(file) for name, file in files.items() if file.exists()}
     missing = [name for name in methods if name not in by_method]
     if missing:
-        raise ValueError(f"{folder} has no answers of {', '.join(missing)} yet; let the run go on")
+        raise ValueError(f"{folder} has no answers of {', '.join(missing)} yet; continue the run")
     conversations = _common({name: answers.conversations for name, answers in by_method.items()})
     if not conversations[methods[0]]:
-        raise ValueError(f"{folder} holds no question yet that every method has answered; let the run go on")
+        raise ValueError(f"{folder} has no question yet that every method has answered; continue the run")
     plain = next((name for name in methods if name in ("plain", "none")), None)
     groups = by_group(conversations, plain, tasks=True)
     return Results(

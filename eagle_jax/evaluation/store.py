@@ -58,7 +58,7 @@ def _reader(path: Path) -> Read[Conversation]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Creates the folder and locks it for the block. Raises ValueError if another process has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:
@@ -85,14 +85,14 @@ class Folder:
     def __init__(self, path: Path, settings: dict[str, Any], about: dict[str, Any]):
         self.path, self.notes = path, list[str]()
         path.mkdir(parents=True, exist_ok=True)
-        begun = (path / RUN).exists()
-        if begun and any(path.glob("*.jsonl")):
-            begun_with = _flat(read_run(path)["settings"])
-            check_same_settings(path, begun_with, _flat(settings), "name another folder")
-        elif not begun and any(file.name != LOCK and file.suffix != PART for file in path.iterdir()):
+        exists = (path / RUN).exists()
+        if exists and any(path.glob("*.jsonl")):
+            saved_settings = _flat(read_run(path)["settings"])
+            check_same_settings(path, saved_settings, _flat(settings), "name another folder")
+        elif not exists and any(file.name != LOCK and file.suffix != PART for file in path.iterdir()):
             raise ValueError(f"{path} has files but no {RUN}, so it is not a run to continue; name another folder")
         else:
-            if begun:
+            if exists:
                 read_run(path)  # raises for another file of this name, which is not replaced
             (path / TRACES).unlink(missing_ok=True)
             write_json(path / RUN, {"settings": settings, **about})

@@ -38,7 +38,7 @@ def tables(results: Results) -> list[Table]:
         _by_task(
             results,
             "Speedup by task",
-            "Tokens per second by those of plain decoding; each is all tokens over all seconds, prefill included.",
+            "Tokens per second relative to plain decoding; total tokens over total seconds, with prefill.",
             lambda row: _times(row.speedup),
         ),
         _by_task(
@@ -140,7 +140,7 @@ def _depths(results: Results) -> list[Table]:
 
 
 def _spent(results: Results) -> list[Table]:
-    rows = [[name, *spent_cells(one)] for name, figures in results.groups[OVERALL].items() for one in figures.spent]
+    rows = [[name, *spent_cells(use)] for name, figures in results.groups[OVERALL].items() for use in figures.spent]
     note = "Steps by the size of the trees that they verified: 1 node is plain decoding."
     return [Table("What steps were spent on", note, ["method", *SPENT], rows)] if rows else []
 

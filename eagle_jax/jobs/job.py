@@ -207,7 +207,7 @@ class Job:
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, int]]]:
         """Yields the number and record of each finished row, and increments of the tally."""
         requests: list[Request] = []
-        origins: list[tuple[PendingRow, int]] = []  # the row of each request, and which of its requests it is
+        origins: list[tuple[PendingRow, int]] = []  # row of each request, and index of the request in the row
         for row in window:
             pending = row if isinstance(row, RejectedRow) else make_pending_row(model, row, self.defaults)
             if isinstance(pending, RejectedRow):

@@ -203,7 +203,7 @@ def _reader(path: Path, generation: Mapping[str, Any]) -> Read[int]:
                 raise ValueError(f"{path} has other content; name another file")
             return None
         number, before = entry
-        check_same_settings(path, before, generation, "name another file", before)  # earlier versions state fewer
+        check_same_settings(path, before, generation, "name another file", before)  # earlier versions wrote fewer
         return number
 
     return read

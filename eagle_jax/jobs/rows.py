@@ -108,15 +108,15 @@ def read(line: Line, ignore_unknown: bool = False) -> Row | RejectedRow:
 
 def check_unique_ids(files: Sequence[Path]) -> None:
     """Raises ValueError if two rows have the same id, since their answers could not be distinguished."""
-    places: dict[str | int, str] = {}
+    place_of: dict[str | int, str] = {}
     for line in lines_of(files):
         try:
             id_ = _id(_object(line.content), "")
         except ValueError:
             continue  # such a row gets its error in the output
-        if id_ != "" and id_ in places:
-            raise ValueError(f"{places[id_]} and {line.place} have the same id {as_json(id_)}; give each row its own")
-        places[id_] = line.place
+        if id_ != "" and id_ in place_of:
+            raise ValueError(f"{place_of[id_]} and {line.place} have the same id {as_json(id_)}; give each row its own")
+        place_of[id_] = line.place
 
 
 def sentence(error: Exception) -> str:

@@ -33,8 +33,8 @@ class DefaultTree(NamedTuple):
     shared_nodes: int = 0
 
 
-# On accelerators the weights' traffic hides the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e: FLOP/s over
-# bytes/s is 206 to 560).
+# On accelerators, reading the weights takes as long as the arithmetic of about 200 rows in bfloat16 (H200, v5e, v6e:
+# FLOP/s over bytes/s is 206 to 560).
 PUBLISHED = DynamicTree(60, 7, 10)
 # With few nodes per request, the best nodes of all trees give more tokens than equal trees: for SmolLM2, 5 to 8 % with
 # 4 to 8 nodes for each of 64 requests, and 1 % with 16 (`benchmarks.decode.shared_nodes`).

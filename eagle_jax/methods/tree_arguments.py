@@ -39,8 +39,8 @@ def tree_policy(tree: Any) -> TreePolicy | None:
             return DynamicTree(nodes, depth_steps, top_k, min_probability=float(min_probability))
     raise ValueError(
         f'tree={tree!r} is not a tree; expected "auto", "published", "eagle1", (nodes, depth, top_k) such as '
-        "(60, 7, 10), (nodes, depth, top_k, beam), (nodes, depth, top_k, min_probability) such as (8, 3, 2, 0.03), "
-        "(nodes, min_probability) of a chain, the nodes' parents such as [-1, 0, 0, 1], or a TreePolicy"
+        "(60, 7, 10), the same with a beam or with a minimum probability such as (8, 3, 2, 0.03), (nodes, "
+        "min_probability) of a chain, the nodes' parents such as [-1, 0, 0, 1], or a TreePolicy"
     )
 
 

@@ -177,7 +177,7 @@ def take_chat(fields: Fields, messages: list[dict[str, Any]]) -> tuple[Chat, Too
         if template.get(name) is not None:
             flag(f"chat_template_kwargs.{name}", template[name])
     fields.ignore({"verbosity": text})
-    continues_message = bool(messages[-1].pop("prefix", False))  # as Mistral's and DeepSeek's clients say it
+    continues_message = bool(messages[-1].pop("prefix", False))  # sent by Mistral's and DeepSeek's clients
     chat = Chat(
         messages=messages,
         template=thinking | template | ({"tools": tools.tools} if tools else {}),
@@ -274,7 +274,7 @@ def _stop(name: str, value: Any) -> list[str]:
         or not all(isinstance(string, str) and 0 < len(string) <= MAX_STOP_CHARS for string in strings)
     ):
         raise wrong(
-            name, f"{name} has to be a text or {MAX_STOPS} texts at most, each of 1 to {MAX_STOP_CHARS} characters"
+            name, f"{name} must be a text or a list of at most {MAX_STOPS}, each of 1 to {MAX_STOP_CHARS} characters"
         )
     return strings
 

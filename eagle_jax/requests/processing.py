@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from eagle_jax.checks import finite, is_whole_number, whole_number
-from eagle_jax.structured.checks import FORMS, checked_choices, checked_json_schema, checked_regex, checked_text_pair
+from eagle_jax.structured.checks import FORMS, check_choices, check_json_schema, check_regex, check_text_pair
 from eagle_jax.structured.forms import Form
 from eagle_jax.structured.table_sizes import Words
 
@@ -199,12 +199,12 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_token_ids": _token_ids,
     "bad_words": _bad_words,
     "allowed_token_ids": _allowed_token_ids,
-    "choices": checked_choices,
-    "regex": checked_regex,
-    "json_schema": checked_json_schema,
-    "form_between": checked_text_pair,
-    "form_reasoning": checked_text_pair,
-    "call_schema": checked_json_schema,
+    "choices": check_choices,
+    "regex": check_regex,
+    "json_schema": check_json_schema,
+    "form_between": check_text_pair,
+    "form_reasoning": check_text_pair,
+    "call_schema": check_json_schema,
 }
 
 
@@ -216,7 +216,7 @@ def bad_word_ids(words: Sequence[str], tokenizer: Any, vocab_size: int) -> Words
         ValueError: there is no tokenizer, or a word has no tokens.
     """
     if words and tokenizer is None:
-        raise ValueError("bad words need a tokenizer, but the model's folder holds none; leave bad_words out")
+        raise ValueError("bad words need a tokenizer, but the model's folder has none; leave bad_words out")
     spellings: list[tuple[int, ...]] = []
     for word in words:
         bare, spaced = (tuple(tokenizer.encode(space + word.lstrip(), add_special_tokens=False)) for space in ("", " "))

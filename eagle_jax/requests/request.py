@@ -139,7 +139,7 @@ def with_form(model: Model, request: Request, stopping: threading.Event | None =
     return dataclasses.replace(request, structured=automaton)
 
 
-def fitted(request: Request, max_tokens: int, *, fill: bool) -> Request:
+def fit_request(request: Request, max_tokens: int, *, fill: bool) -> Request:
     """Checks that prompt and answer have at most `max_tokens` together; with `fill`, sets the answer to fill them.
 
     Raises:

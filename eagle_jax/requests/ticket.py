@@ -28,7 +28,7 @@ def refuse_full_queue(waiting: int, added: int, max_queue: int) -> None:
     """Raises QueueFull if `added` requests do not fit into the queue."""
     if waiting + added > max_queue:
         raise QueueFull(
-            f"{waiting} of {max_queue} places in the queue are taken and {added} were asked for; ask again later"
+            f"{waiting} of {max_queue} places in the queue are taken and {added} are requested; ask again later"
         )
 
 
@@ -94,7 +94,7 @@ class Ticket:
         with self.waking(changed.set):
             while True:
                 changed.clear()
-                result = self._settled()
+                result = self._result_if_complete()
                 if result is not None:
                     return result
                 remaining = None if deadline is None else deadline - time.perf_counter()
@@ -109,12 +109,12 @@ class Ticket:
         with self.waking(_threadsafe_setter(changed)):
             while True:
                 changed.clear()
-                result = self._settled()
+                result = self._result_if_complete()
                 if result is not None:
                     return result
                 await changed.wait()
 
-    def _settled(self) -> Result | None:
+    def _result_if_complete(self) -> Result | None:
         """Returns the answer if it is complete; raises the error that ended it."""
         if self.latest.error is not None:
             raise self.latest.error

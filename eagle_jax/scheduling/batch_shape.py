@@ -8,7 +8,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Drafter
 from eagle_jax.loading.model import Model
 from eagle_jax.requests.options import mode_of, options_for, seeds_for
-from eagle_jax.requests.request import Request, fitted, requests_for
+from eagle_jax.requests.request import Request, fit_request, requests_for
 from eagle_jax.scheduling.sizes import chunk_tokens, slots_for_tree
 
 OWN_STOP_IDS = 8  # that a request to an engine may have besides the model's
@@ -81,7 +81,7 @@ def requests_that_fit(
     requests = requests_for(model, list(prompts), options, seeds_for(seed, len(prompts)))
     for request in requests:
         refuse_many_stop_ids(model, request)
-    return [fitted(request, max_tokens, fill=max_new_tokens is None) for request in requests]
+    return [fit_request(request, max_tokens, fill=max_new_tokens is None) for request in requests]
 
 
 def refuse_many_stop_ids(model: Model, request: Request) -> None:

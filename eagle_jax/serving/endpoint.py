@@ -36,7 +36,7 @@ def endpoint(
     async def respond(request: Request) -> Response:
         response_format = make_format()
         try:
-            return await answer(request, response_format, parse)
+            return await handle(request, response_format, parse)
         except FieldError as error:
             raise FieldError(
                 response_format.with_request_field_names(str(error)),
@@ -49,7 +49,7 @@ def endpoint(
     return respond
 
 
-async def answer(request: Request, response_format: ResponseFormat, parse: Parse) -> Response:
+async def handle(request: Request, response_format: ResponseFormat, parse: Parse) -> Response:
     """Returns the response to one request. Raises `ErrorResponse` and `FieldError`."""
     service: Service = request.app.state.service
     limits = service.limits
@@ -58,23 +58,22 @@ async def answer(request: Request, response_format: ResponseFormat, parse: Parse
     engine = service.engines[name]
     call = dataclasses.replace(call, options=response_format.defaults | call.options)
     call = response_format.prepare(call, engine.model.tokenizer, service.formats)
-    tickets = await service.submit(engine, call)
+    request_tickets = await service.submit(engine, call)
     pending = PendingResponse(
         id=f"{response_format.prefix}-{request.state.id}",
         created=int(time.time()),
         name=name,
         call=call,
-        tickets=tickets.tickets,
-        scores=tickets.scores,
+        tickets=request_tickets.tickets,
+        scores=request_tickets.scores,
     )
-    headers = ignored_header(call.ignored)
+    headers, all_tickets = ignored_header(call.ignored), request_tickets.all_tickets
     if call.stream:
-        return EventStream(
-            _events(pending, response_format, tickets), tickets.all_tickets, limits.answer_seconds, headers
-        )
-    results = await _while_connected(_all(tickets), request.receive, tickets.all_tickets, limits.answer_seconds)
+        events = _events(pending, response_format, request_tickets)
+        return EventStream(events, all_tickets, limits.answer_seconds, headers)
+    results = await _while_connected(_results(request_tickets), request.receive, all_tickets, limits.answer_seconds)
     # detokenizing thousands of prompt tokens takes 0.1 s, so it runs in a thread and does not block the event loop
-    if tickets.scores:
+    if request_tickets.scores:
         return JsonResponse(await asyncio.to_thread(response_format.content, pending, results), headers=headers)
     return JsonResponse(response_format.content(pending, results), headers=headers)
 
@@ -114,7 +113,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _all(tickets: RequestTickets) -> list[Result]:
+async def _results(tickets: RequestTickets) -> list[Result]:
     try:
         await _wait_for_scores(tickets)
         results = [await ticket.aresult() for ticket in tickets.tickets]
@@ -150,7 +149,7 @@ async def _while_connected(
     Raises:
         ClientDisconnect: the client disconnected or does not read.
     """
-    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    task, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(receive))
     tasks: list[asyncio.Future[Any]] = [task, disconnected]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +167,7 @@ async def _while_connected(
         disconnected.cancel()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -93,7 +93,7 @@ class Metrics:
         self._slots.labels(name).set_function(lambda: engine.load.rows)
         self._prefix_bytes.labels(name).set_function(lambda: engine.load.prefix_bytes)
         self._steps_by_size.engines[name] = engine
-        engine.watch(lambda ticket: self._answered(name, ticket))
+        engine.watch(lambda ticket: self._on_answer(name, ticket))
 
     def count_response(self, path: str, status: int) -> None:
         self._responses.labels(path, str(status)).inc()
@@ -102,7 +102,7 @@ class Metrics:
         """Returns all metrics in Prometheus' format."""
         return generate_latest(self._registry)
 
-    def _answered(self, name: str, ticket: Ticket) -> None:
+    def _on_answer(self, name: str, ticket: Ticket) -> None:
         result = ticket.latest.result
         self._answers.labels(name, "error" if result is None else result.finish_reason).inc()
         for histogram, seconds in (

@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for sock in sockets or ():
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # listening looks at lingering connections too
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # `listen` fails for lingering connections too
         await super().startup(sockets)
         addresses = [sock.getsockname() for server in self.servers for sock in server.sockets]
         self._on_ready([_address(*name[:2]) for name in addresses])
@@ -104,8 +104,8 @@ def bound(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        why = (error.strerror or str(error)).lower()
-        raise ValueError(f"the server cannot bind {host}, port {port}: {why}; choose another host or port") from None
+        reason = (error.strerror or str(error)).lower()
+        raise ValueError(f"the server cannot bind {host}, port {port}: {reason}; choose another host or port") from None
     return sockets
 
 
@@ -119,7 +119,7 @@ def _bound(family: int, type_: int, protocol: int, address: Any) -> socket.socke
     except OSError:
         sock.close()
         raise
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another could bind it too, until one listens
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # or another server could bind it before `listen`
     return sock
 
 

@@ -147,9 +147,7 @@ class Service:
         prompts, max_answers = len(call.prompts), engine.max_queue
         if prompts * call.samples > max_answers:
             counts = [f"{prompts} prompts"] * (prompts > 1) + [f"n={call.samples}"] * (call.samples > 1)
-            message = (
-                f"{' with '.join(counts)}; expected {max_answers} answers at most in all, which is what may wait here"
-            )
+            message = f"{' with '.join(counts)}; expected at most {max_answers} answers in total, the size of the queue"
             raise ErrorResponse(400, message, param="n" if call.samples > 1 else "prompt")
         # compiling an automaton may take seconds and must not occupy the threads of other requests
         has_form = any(name in call.options for name in FORMS)

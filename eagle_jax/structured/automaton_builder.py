@@ -18,7 +18,7 @@ class Builder:
     """A nondeterministic automaton under construction.
 
     Args:
-        subject: what the automaton is of, for error messages.
+        subject: description of the automaton, for error messages.
 
     Attributes:
         edges: edges of each state: lowest byte, highest byte, next state.
@@ -51,8 +51,8 @@ class Builder:
         self.blocks.append((automaton, first))
         return first
 
-    def _check(self, more: int) -> None:
-        if len(self.edges) + more > MAX_BUILDER_STATES:
+    def _check(self, num_new: int) -> None:
+        if len(self.edges) + num_new > MAX_BUILDER_STATES:
             raise too_large(self._subject)
 
 
@@ -109,10 +109,10 @@ class _Subsets:
     def _close(self, state: int) -> frozenset[int]:
         reached, stack = {state}, [state]
         while stack:
-            for other in self._builder.epsilon_edges[stack.pop()]:
-                if other not in reached:
-                    reached.add(other)
-                    stack.append(other)
+            for next_state in self._builder.epsilon_edges[stack.pop()]:
+                if next_state not in reached:
+                    reached.add(next_state)
+                    stack.append(next_state)
         closure = frozenset(
             member
             for member in reached

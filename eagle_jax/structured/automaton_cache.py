@@ -75,7 +75,7 @@ class _AutomatonCache:
         with self._lock:
             del self._making[key]
             self._entries[key] = automaton, tokenizer
-            while len(self._entries) > 1 and sum(one.nbytes for one, _ in self._entries.values()) > CACHE_BYTES:
+            while len(self._entries) > 1 and sum(entry.nbytes for entry, _ in self._entries.values()) > CACHE_BYTES:
                 self._entries.popitem(last=False)
         future.set_result(None)
         return automaton

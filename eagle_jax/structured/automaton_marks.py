@@ -33,7 +33,7 @@ def after_reasoning(answer: ByteAutomaton, begin: str, end: str, subject: str) -
     Args:
         begin: the mark that begins the reasoning, which is then optional; "" if the prompt has begun it already.
         end: the text that ends the reasoning; up to two line breaks may follow.
-        subject: what the automaton is of, for error messages.
+        subject: description of the automaton, for error messages.
     """
     first = MARK.match(end.lstrip())
     mark = end if first is None else first.group()

@@ -81,10 +81,10 @@ def explore(
 def intersection(first: ByteAutomaton, second: ByteAutomaton, subject: str, *, without: bool = False) -> ByteAutomaton:
     """Returns the automaton of texts that both accept, or with `without` only the first. Raises as `explore`."""
     changes = np.any(np.diff(np.concatenate([first.next, second.next]), axis=1), axis=0)
-    class_starts = np.flatnonzero(np.append(True, changes))  # bytes from one to the next do the same
+    class_starts = np.flatnonzero(np.append(True, changes))  # all bytes from one start to the next are equivalent
     class_ends = [*(class_starts[1:] - 1).tolist(), 255]
     first_rows, second_rows = first.next[:, class_starts].tolist(), second.next[:, class_starts].tolist()
-    second_rows.append([-1] * len(class_starts))  # of -1, from where no text of the other one leads on
+    second_rows.append([-1] * len(class_starts))  # row -1: `second` has rejected the text
 
     def steps(pair: tuple[int, int]) -> Iterable[tuple[int, int, tuple[int, int]]]:
         for low, high, first_target, second_target in zip(
@@ -110,7 +110,7 @@ def minimize(
     """Minimizes an automaton: merges equivalent states, and drops those from which no final state can be reached.
 
     Args:
-        subject: what the automaton is of, for error messages.
+        subject: description of the automaton, for error messages.
         class_of_byte: column of each byte; None if every byte has its own.
 
     Raises:
@@ -193,7 +193,7 @@ def _equivalent(columns: Int[np.ndarray, "s c"], final: Bool[np.ndarray, "s"]) -
         for number, part in moved:
             for state in part:
                 group[state] = number
-        changed = {other for _, part in moved for state in part for other in predecessors(state)}
+        changed = {predecessor for _, part in moved for state in part for predecessor in predecessors(state)}
     return np.array(group[:-1], np.int64)
 
 
@@ -204,8 +204,8 @@ def _split(
     examined = {state for part in parts.values() for state in part}
     if len(examined) < len(group):
         unexamined_signature = signature(next(state for state in group if state not in examined))
-        rest = len(group) - len(examined) + len(parts.get(unexamined_signature, ()))
-        if rest >= max(map(len, parts.values())):
+        num_unmoved = len(group) - len(examined) + len(parts.get(unexamined_signature, ()))
+        if num_unmoved >= max(map(len, parts.values())):
             return [part for key, part in parts.items() if key != unexamined_signature]
         parts.setdefault(unexamined_signature, []).extend(group - examined)
     largest = max(parts, key=lambda key: len(parts[key]))

@@ -10,7 +10,7 @@ FORMS = ("choices", "regex", "json_schema")  # the options of structured output;
 ANY_OBJECT = {"type": "object"}
 
 
-def checked_choices(name: str, value: Any) -> tuple[str, ...]:
+def check_choices(name: str, value: Any) -> tuple[str, ...]:
     """Checks the texts that an answer may be; returns them without duplicates."""
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(text, str) and text for text in value):
         raise ValueError(f"{name}={value!r}; expected a list of non-empty texts")
@@ -19,7 +19,7 @@ def checked_choices(name: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
-def checked_regex(name: str, value: Any) -> str:
+def check_regex(name: str, value: Any) -> str:
     """Checks a regular expression."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name}={value!r}; expected a regular expression")
@@ -31,11 +31,10 @@ def _check_text(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = text[error.start]
-        raise ValueError(f"{name} holds {half!r}, half of a character (a lone surrogate); expected text") from None
+        raise ValueError(f"{name} has the lone surrogate {text[error.start]!r}; expected valid Unicode") from None
 
 
-def checked_json_schema(name: str, value: Any) -> str:
+def check_json_schema(name: str, value: Any) -> str:
     """Checks a JSON schema, given as an object or as JSON text, and returns it as JSON text."""
     try:
         schema = json.loads(value) if isinstance(value, (str, bytes)) else value
@@ -50,11 +49,11 @@ def checked_json_schema(name: str, value: Any) -> str:
 
 def schema_at(place: str, value: Any) -> Mapping[str, Any] | bool:
     """Checks a JSON schema and stores its place in the request, for error messages."""
-    schema = json.loads(checked_json_schema(place, value))
+    schema = json.loads(check_json_schema(place, value))
     return schema | {PLACE_KEYWORD: place} if isinstance(schema, dict) else schema
 
 
-def checked_text_pair(name: str, value: Any) -> tuple[str, str]:
+def check_text_pair(name: str, value: Any) -> tuple[str, str]:
     """Checks a pair of texts, such as the texts before and after a form."""
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name}={value!r}; expected two texts")

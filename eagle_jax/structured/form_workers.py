@@ -172,7 +172,7 @@ class FormWorkers:
         if answer is None:
             answer = self._slow.make(form, tokens, stop_ids, stopping)
         if answer is None:
-            raise too_large(_described(form))
+            raise too_large(_describe(form))
         if isinstance(answer, Exception):
             raise answer
         assert isinstance(answer, TokenAutomaton)
@@ -184,7 +184,7 @@ class FormWorkers:
         self._slow.close()
 
 
-def _described(form: Form) -> str:
+def _describe(form: Form) -> str:
     """Describes a form for error messages; a schema by its place in the request."""
     text = str(form.value)
     if form.name == "json_schema":

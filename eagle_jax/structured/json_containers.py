@@ -38,27 +38,27 @@ def any_value(depth: int) -> Part:
 
 def object_of(value: Part, key: Part | None = None, min_count: int = 0, max_count: int | None = None) -> Part:
     """Matches objects with `min_count` to `max_count` keys: any keys, or those that `key` matches."""
-    return _between("{", repeat(sequence(key or leaf(STRING), COLON, value), min_count, max_count, COMMA), "}")
+    return _bracketed("{", repeat(sequence(key or leaf(STRING), COLON, value), min_count, max_count, COMMA), "}")
 
 
 def _array_of(value: Part, min_count: int = 0, max_count: int | None = None) -> Part:
-    return _between("[", repeat(value, min_count, max_count, COMMA), "]")
+    return _bracketed("[", repeat(value, min_count, max_count, COMMA), "]")
 
 
-def _between(opening: str, inside: Part, closing: str) -> Part:
+def _bracketed(opening: str, inside: Part, closing: str) -> Part:
     return sequence(literal(opening), SPACE, inside, SPACE, literal(closing))
 
 
 def objects(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
     """Matches objects with the properties of a schema, in its order; with any properties if it names none."""
-    properties, required = _named(keywords, place)
+    properties, required = _property_schemas(keywords, place)
     min_count, max_count = (
         read_count(keywords, "minProperties", place.name) or 0,
         read_count(keywords, "maxProperties", place.name),
     )
     if not properties:
-        return _map(keywords, place, writer, min_count, max_count)
-    keys = _keys(keywords, place, writer)
+        return _unnamed_properties(keywords, place, writer, min_count, max_count)
+    keys = _allowed_keys(keywords, place, writer)
     allowed = None if keys is None else automaton_of(keys, place.name)
     written: dict[str, Part] = {}
     for name, schemas in properties.items():
@@ -77,10 +77,10 @@ def objects(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part |
         )
     if min_count > len(written):
         return None
-    return _between("{", in_order([*written.values()], is_required, COMMA, min_count=min(min_count, 1)), "}")
+    return _bracketed("{", in_order([*written.values()], is_required, COMMA, min_count=min(min_count, 1)), "}")
 
 
-def _named(keywords: Mapping[str, Any], place: Place) -> tuple[dict[str, list[Any]], set[str]]:
+def _property_schemas(keywords: Mapping[str, Any], place: Place) -> tuple[dict[str, list[Any]], set[str]]:
     """Returns the schemas of each named or required property, and the names of the required ones."""
     where = place.name
     named, required = (
@@ -106,7 +106,7 @@ def _named(keywords: Mapping[str, Any], place: Place) -> tuple[dict[str, list[An
     return properties, set(required)
 
 
-def _keys(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
+def _allowed_keys(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | None:
     """Returns the part that matches the keys allowed by `propertyNames`; None without that keyword."""
     if "propertyNames" not in keywords:
         return None
@@ -114,7 +114,7 @@ def _keys(keywords: Mapping[str, Any], place: Place, writer: Writer) -> Part | N
     return sequence() if keys is None else keys  # the empty text is no key
 
 
-def _map(
+def _unnamed_properties(
     keywords: Mapping[str, Any], place: Place, writer: Writer, min_count: int, max_count: int | None
 ) -> Part | None:
     """Matches objects that name no properties."""
@@ -122,7 +122,7 @@ def _map(
     if len(patterns) > 1:
         raise ValueError(f"{place.name}.patternProperties has several patterns, which is not supported; use properties")
     keys, extra = (
-        _keys(keywords, place, writer),
+        _allowed_keys(keywords, place, writer),
         keywords.get("additionalProperties", keywords.get("unevaluatedProperties", True)),
     )
     if patterns:
@@ -142,13 +142,17 @@ def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: in
     where = place.name
     min_count, max_count = read_count(keywords, "minItems", where) or 0, read_count(keywords, "maxItems", where)
     if max_count is not None and max_count < min_count:
-        raise ValueError(f"{where} has minItems={min_count} above maxItems={max_count}; expected at most that")
-    first, rest = read_container(keywords, "prefixItems", list, where), keywords.get("items", True)
-    if isinstance(rest, list):  # as drafts before 2020-12 have it
-        first, rest = rest, keywords.get("additionalItems", True)
+        raise ValueError(
+            f"{where} has minItems={min_count} above maxItems={max_count}; expected a minimum up to the maximum"
+        )
+    first, rest_schema = read_container(keywords, "prefixItems", list, where), keywords.get("items", True)
+    if isinstance(rest_schema, list):  # as drafts before 2020-12 have it
+        first, rest_schema = rest_schema, keywords.get("additionalItems", True)
     if keywords.get("uniqueItems") is True and (max_count is None or max_count > 1):
-        return _unique(None if first else writer.values(rest, place.below("items")), min_count, max_count, where)
-    item = None if rest is False else writer.write([rest], place.below("items"))
+        return _unique_array(
+            None if first else writer.values(rest_schema, place.below("items")), min_count, max_count, where
+        )
+    item = None if rest_schema is False else writer.write([rest_schema], place.below("items"))
     if not first:
         if item is None and min_count:
             return None
@@ -159,10 +163,10 @@ def array(keywords: Mapping[str, Any], place: Place, writer: Writer, longest: in
     items = [writer.write([schema], place.below("prefixItems", i)) for i, schema in enumerate(first)]
     items += [item] * (min_count - len(first))
     written = [part for part in items if part is not None]
-    return _between("[", in_order(written, [True] * len(items), COMMA), "]") if len(written) == len(items) else None
+    return _bracketed("[", in_order(written, [True] * len(items), COMMA), "]") if len(written) == len(items) else None
 
 
-def _unique(values: list[Any] | None, min_count: int, max_count: int | None, where: str) -> Part | None:
+def _unique_array(values: list[Any] | None, min_count: int, max_count: int | None, where: str) -> Part | None:
     """Matches arrays that contain each of the values at most once."""
     if values is None:
         raise ValueError(f"{where}.uniqueItems is supported only for an enum, since no finite automaton compares items")
@@ -171,10 +175,10 @@ def _unique(values: list[Any] | None, min_count: int, max_count: int | None, whe
         return None
     parts = [literal_of(value) for value in values]
     if len(values) <= MAX_UNIQUE_VALUES:
-        return _between("[", selection(parts, min_count, max_count, COMMA), "]")
+        return _bracketed("[", selection(parts, min_count, max_count, COMMA), "]")
     if min_count > 1 or max_count < len(values):
         raise ValueError(
             f"{where} has uniqueItems with minItems or maxItems, which is not supported for more than "
             f"{MAX_UNIQUE_VALUES} values; leave the counts out"
         )
-    return _between("[", in_order(parts, [False] * len(parts), COMMA, min_count=min_count), "]")
+    return _bracketed("[", in_order(parts, [False] * len(parts), COMMA, min_count=min_count), "]")

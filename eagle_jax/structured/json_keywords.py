@@ -72,9 +72,9 @@ def effective_keywords(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
             accepted = KEYWORDS.get(kinds, APPLIED) if isinstance(kinds, str) else APPLIED
             raise ValueError(f"{where}.{name} is not supported; the supported keywords are {join_names(accepted)}")
         # validators take unknown keywords for annotations, but a misspelt keyword is not meant as one
-        meant = difflib.get_close_matches(name, FOLLOWED | REFUSED, 1, 0.85)
-        if meant:
-            raise ValueError(f"{where}.{name} is no keyword; expected {meant[0]}, or leave it out")
+        suggestions = difflib.get_close_matches(name, FOLLOWED | REFUSED, 1, 0.85)
+        if suggestions:
+            raise ValueError(f"{where}.{name} is not a keyword; expected {suggestions[0]}, or leave it out")
     return keywords
 
 

@@ -93,7 +93,7 @@ def number(keywords: Mapping[str, Any], where: str, *, integers: bool) -> Part:
         raise ValueError(f"{where}: {error}") from None
     if part is None:
         kind = "whole number" if integers else "number"
-        bounds = [str(keywords.get(name, keywords.get(other, "any"))) for name, other in BOUND_KEYWORDS]
+        bounds = [str(keywords.get(name, keywords.get(exclusive, "any"))) for name, exclusive in BOUND_KEYWORDS]
         multiple_text = "" if multiple is None else f" and a multiple of {keywords['multipleOf']}"
         raise ValueError(f"{where}: no {kind} is from {bounds[0]} to {bounds[1]}{multiple_text}; expected wider bounds")
     return part
@@ -115,9 +115,9 @@ def _bound(keywords: Mapping[str, Any], name: str, exclusive: str, where: str) -
     """Returns the tighter of two bounds; `exclusive` may be a flag that excludes the other one (OpenAPI 3.0)."""
     is_excluded = keywords.get(exclusive) is True
     value = _decimal(keywords, name, where)
-    other = None if isinstance(keywords.get(exclusive), bool) else _decimal(keywords, exclusive, where)
-    if value is None or other is not None and (other >= value if name == "minimum" else other <= value):
-        return None if other is None else Bound(other, False)
+    limit = None if isinstance(keywords.get(exclusive), bool) else _decimal(keywords, exclusive, where)
+    if value is None or limit is not None and (limit >= value if name == "minimum" else limit <= value):
+        return None if limit is None else Bound(limit, False)
     return Bound(value, not is_excluded)
 
 

@@ -11,23 +11,23 @@ from eagle_jax.structured.json_keywords import TYPES, read_types
 Keywords = dict[str, Any]
 
 
-def merge_keywords(one: Keywords, other: Keywords, where: str) -> Keywords:
+def merge_keywords(left: Keywords, right: Keywords, where: str) -> Keywords:
     """Merges the keywords of two schemas; inner schemas are joined with `allOf`.
 
     Raises:
         ValueError: a keyword has two values that cannot be joined.
     """
-    if not one or not other:
-        return one or other
-    one, other = _with_extra_schemas(one, other), _with_extra_schemas(other, one)
-    result = one | other
-    for name in one.keys() & other.keys():
-        first, second = one[name], other[name]
+    if not left or not right:
+        return left or right
+    left, right = _with_extra_schemas(left, right), _with_extra_schemas(right, left)
+    result = left | right
+    for name in left.keys() & right.keys():
+        first, second = left[name], right[name]
         if first != second or isinstance(first, bool) != isinstance(second, bool):
             if name not in JOIN_RULES:
                 raise ValueError(
-                    f"{where} has {name} twice, {json.dumps(first)[:60]} and {json.dumps(second)[:60]}, which cannot "
-                    "be followed together here; merge them into one"
+                    f"{where} has {name} twice, {json.dumps(first)[:60]} and {json.dumps(second)[:60]}, which are "
+                    "not supported together; merge them into one"
                 )
             try:
                 result[name] = JOIN_RULES[name](first, second)
@@ -39,13 +39,13 @@ def merge_keywords(one: Keywords, other: Keywords, where: str) -> Keywords:
     return result
 
 
-def _with_extra_schemas(one: Keywords, other: Keywords) -> Keywords:
+def _with_extra_schemas(left: Keywords, right: Keywords) -> Keywords:
     """Applies another schema's `additionalProperties` to properties that only the first schema names."""
-    extra, named = other.get("additionalProperties", True), other.get("properties", {})
-    properties = one.get("properties")
+    extra, named = right.get("additionalProperties", True), right.get("properties", {})
+    properties = left.get("properties")
     if extra is True or not isinstance(properties, Mapping) or not isinstance(named, Mapping):
-        return one
-    return one | {
+        return left
+    return left | {
         "properties": {
             name: schema if name in named else (extra is not False and _both(schema, extra))
             for name, schema in properties.items()
@@ -53,17 +53,17 @@ def _with_extra_schemas(one: Keywords, other: Keywords) -> Keywords:
     }
 
 
-def _both(one: Any, other: Any) -> Any:
-    return one if one == other else {"allOf": [one, other]}
+def _both(left: Any, right: Any) -> Any:
+    return left if left == right else {"allOf": [left, right]}
 
 
-def _by_name(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    shared = {name: _both(schema, other[name]) for name, schema in one.items() if name in other}
-    return {**one, **other, **shared}
+def _by_name(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {name: _both(schema, right[name]) for name, schema in left.items() if name in right}
+    return {**left, **right, **shared}
 
 
-def _types(one: Any, other: Any) -> list[str]:
-    first, second = read_types(one, "the schema"), read_types(other, "the schema")
+def _types(left: Any, right: Any) -> list[str]:
+    first, second = read_types(left, "the schema"), read_types(right, "the schema")
     return [
         kind
         for kind in TYPES
@@ -80,17 +80,17 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _common_multiple(one: Any, other: Any) -> int | float:
-    first, second = (Fraction(repr(value)) for value in (one, other))
+def _common_multiple(left: Any, right: Any) -> int | float:
+    first, second = (Fraction(repr(value)) for value in (left, right))
     multiple = Fraction(math.lcm(first.numerator, second.numerator), math.gcd(first.denominator, second.denominator))
     return int(multiple) if multiple.denominator == 1 else float(multiple)
 
 
 def _exclusive(tighter: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    def join(one: Any, other: Any) -> Any:
-        if isinstance(one, bool) or isinstance(other, bool):
+    def join(left: Any, right: Any) -> Any:
+        if isinstance(left, bool) or isinstance(right, bool):
             raise TypeError
-        return tighter(one, other)
+        return tighter(left, right)
 
     return join
 
@@ -98,11 +98,11 @@ def _exclusive(tighter: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 # How two values of a keyword are joined.
 JOIN_RULES: dict[str, Callable[[Any, Any], Any]] = {
     "type": _types,
-    "enum": lambda one, other: [value for value in one if _canonical(value) in map(_canonical, other)],
-    "required": lambda one, other: [*one, *(name for name in other if name not in one)],
+    "enum": lambda left, right: [value for value in left if _canonical(value) in map(_canonical, right)],
+    "required": lambda left, right: [*left, *(name for name in right if name not in left)],
     "properties": _by_name,
     "patternProperties": _by_name,
-    "uniqueItems": lambda one, other: bool(one or other),
+    "uniqueItems": lambda left, right: bool(left or right),
     "multipleOf": _common_multiple,
     **dict.fromkeys(("items", "additionalItems", "additionalProperties", "unevaluatedProperties"), _both),
     "propertyNames": _both,

@@ -176,5 +176,5 @@ def _num_decimals(multiple: Fraction) -> int:
     """Returns the number of decimals of a number's multiples. Raises ValueError if there are more than 19."""
     decimals = next((decimals for decimals in range(20) if (multiple * 10**decimals).denominator == 1), None)
     if decimals is None:
-        raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected 19 at most")
+        raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected at most 19")
     return decimals

@@ -28,11 +28,11 @@ def exclude_each_other(schemas: list[Any], common: Mapping[str, Any], root: Any)
     Args:
         common: keywords that apply to all schemas.
     """
-    resolved = [_resolved(schema, common, root) for schema in schemas]
+    resolved = [_resolve(schema, common, root) for schema in schemas]
     return all(_exclude(first, second, root) for first, second in itertools.combinations(resolved, 2))
 
 
-def _resolved(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
+def _resolve(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
     """Returns a schema with its references resolved where possible, merged with the keywords around it."""
     for _ in range(20):
         if not isinstance(schema, Mapping):
@@ -48,38 +48,38 @@ def _resolved(schema: Any, common: Mapping[str, Any], root: Any) -> Any:
         schema = {**target, **rest} if isinstance(target, Mapping) else target
     if not isinstance(schema, Mapping):
         return schema
-    named = [read_container(one, "properties", dict, "oneOf") for one in (common, schema)]
-    required = [read_container(one, "required", list, "oneOf") for one in (common, schema)]
+    named = [read_container(part, "properties", dict, "oneOf") for part in (common, schema)]
+    required = [read_container(part, "required", list, "oneOf") for part in (common, schema)]
     joined = {"properties": {**named[0], **named[1]}, "required": [*required[0], *required[1]]}
     return {**common, **schema, **{name: value for name, value in joined.items() if value}}
 
 
-def _exclude(one: Any, other: Any, root: Any) -> bool:
-    if one is False or other is False:
+def _exclude(first: Any, second: Any, root: Any) -> bool:
+    if first is False or second is False:
         return True
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return False
-    if _have_no_common_value(_constants(one), _constants(other)):
+    if _have_no_common_value(_constants(first), _constants(second)):
         return True
-    return _disjoint_from(one, other, root) and _disjoint_from(other, one, root)
+    return _disjoint_from(first, second, root) and _disjoint_from(second, first, root)
 
 
-def _disjoint_from(one: Mapping[str, Any], other: Mapping[str, Any], root: Any) -> bool:
+def _disjoint_from(first: Mapping[str, Any], second: Mapping[str, Any], root: Any) -> bool:
     """Returns whether no answer to one schema is valid for the other."""
-    shared = _kinds(one, implied_types(one) or TYPES) & _kinds(other, TYPES)
+    shared = _kinds(first, implied_types(first) or TYPES) & _kinds(second, TYPES)
     if shared - {"object"}:
         return False
-    named, others = (read_container(schema, "properties", dict, "oneOf") for schema in (one, other))
-    required, needed = (read_container(schema, "required", list, "oneOf") for schema in (one, other))
-    is_closed = bool(named) or one.get("additionalProperties") is False and "patternProperties" not in one
+    named, others = (read_container(schema, "properties", dict, "oneOf") for schema in (first, second))
+    required, needed = (read_container(schema, "required", list, "oneOf") for schema in (first, second))
+    is_closed = bool(named) or first.get("additionalProperties") is False and "patternProperties" not in first
     for name in (name for name in needed if isinstance(name, str)):
         if name not in named and name not in required:
             if is_closed:
                 return True
         elif name in named and name in others:
-            if _have_no_common_value(*(_constants(_resolved(schemas[name], {}, root)) for schemas in (named, others))):
+            if _have_no_common_value(*(_constants(_resolve(schemas[name], {}, root)) for schemas in (named, others))):
                 return True
-    is_narrow = other.get("additionalProperties") is False and "patternProperties" not in other
+    is_narrow = second.get("additionalProperties") is False and "patternProperties" not in second
     is_foreign = is_narrow and any(isinstance(name, str) and name not in others for name in required)
     return not shared or is_foreign
 

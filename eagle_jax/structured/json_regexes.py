@@ -36,7 +36,7 @@ FORMATS |= {f"iri{kind}": FORMATS[f"uri{kind}"] for kind in ("", "-reference")}
 FORMATS |= {"uri-template": FORMATS["uri"]} | {f"idn-{kind}": FORMATS[kind] for kind in ("email", "hostname")}
 
 _SAFE = r'[^"\\\x00-\x1F\x7F-\x9F]'  # characters that need no escape in a JSON string
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # those of ECMA-262, restricted to such characters
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " "}  # ECMA-262's classes, restricted to such characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Alternative:
     conditions: tuple[tuple[str, bool], ...] = ()
 
 
-def escaped(text: str) -> str:
+def escape_regex(text: str) -> str:
     """Returns a regular expression that matches exactly this text."""
     return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
 
@@ -64,18 +64,18 @@ def alternatives(pattern: str) -> list[Alternative]:
     Raises:
         ValueError: no finite automaton expresses the pattern, or it matches characters that JSON escapes.
     """
-    return [_alternative(one) for one in _split(pattern)]
+    return [_alternative(alternative) for alternative in _split(pattern)]
 
 
 def _split(pattern: str) -> list[str]:
     """Splits a pattern at each `|` outside of groups."""
-    parts, begin, place = [], 0, 0
-    while place < len(pattern):
-        if pattern[place] == "|":
-            parts.append(pattern[begin:place])
-            begin = place + 1
-        place = _end_of_group(pattern, place) if pattern[place] == "(" else place + _size(pattern, place)
-    return [*parts, pattern[begin:]]
+    parts, start, position = [], 0, 0
+    while position < len(pattern):
+        if pattern[position] == "|":
+            parts.append(pattern[start:position])
+            start = position + 1
+        position = _end_of_group(pattern, position) if pattern[position] == "(" else position + _size(pattern, position)
+    return [*parts, pattern[start:]]
 
 
 def _alternative(pattern: str) -> Alternative:
@@ -93,48 +93,48 @@ def _string(body: str, begins: bool) -> str:
     """Returns the regex of JSON strings that match a pattern without look-ahead, anchored at the start if `begins`."""
     ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\"))) % 2 == 1
     body = body[: len(body) - ends]
-    pieces, place = [], 0
-    while place < len(body):
-        size, regex = _piece(body, place)
+    pieces, position = [], 0
+    while position < len(body):
+        size, regex = _piece(body, position)
         pieces.append(regex)
-        place += size
+        position += size
     anything = f"{_SAFE}*"
     return f'"{"" if begins else anything}({"".join(pieces)}){"" if ends else anything}"'
 
 
-def _size(body: str, place: int) -> int:
+def _size(body: str, position: int) -> int:
     """Returns the length of the escape, class or character at a place."""
-    if body[place] == "\\":
+    if body[position] == "\\":
         return 2
-    if body[place] != "[":
+    if body[position] != "[":
         return 1
-    end = place + 1
-    while end < len(body) and (body[end] != "]" or end == place + 1):
+    end = position + 1
+    while end < len(body) and (body[end] != "]" or end == position + 1):
         end += 2 if body[end] == "\\" else 1
-    return end + 1 - place
+    return end + 1 - position
 
 
-def _end_of_group(body: str, place: int) -> int:
+def _end_of_group(body: str, position: int) -> int:
     """Returns the end of the group that begins at a place. Raises ValueError if it is not closed."""
     depth = 0
-    while place < len(body):
-        depth += (body[place] == "(") - (body[place] == ")")
-        place += _size(body, place)
+    while position < len(body):
+        depth += (body[position] == "(") - (body[position] == ")")
+        position += _size(body, position)
         if not depth:
-            return place
+            return position
     raise ValueError("has a group that is not closed")
 
 
-def _piece(body: str, place: int) -> tuple[int, str]:
+def _piece(body: str, position: int) -> tuple[int, str]:
     """Returns the length of the next piece of a pattern, and the piece in Rust's syntax."""
-    character = body[place]
+    character = body[position]
     if character == "\\":
-        return 2, _escape(body[place + 1 : place + 2])
+        return 2, _escape(body[position + 1 : position + 2])
     if character == "[":
-        return _class(body, place)
+        return _class(body, position)
     if character == ".":
         return 1, _SAFE
-    if body.startswith("(?", place) and not body.startswith("(?:", place):
+    if body.startswith("(?", position) and not body.startswith("(?:", position):
         raise ValueError("has a group that begins with (?; expected plain groups or (?:")
     if character in '"^$' or ord(character) < 32:
         raise ValueError(f"contains {character!r}; expected anchors only at the ends, and no quotes or control codes")
@@ -146,18 +146,18 @@ def _escape(letter: str) -> str:
     if letter in _CLASSES:
         return f"[{_CLASSES[letter]}]"
     if letter and letter.lower() in _CLASSES:
-        return _without(_CLASSES[letter.lower()])
+        return _negated_class(_CLASSES[letter.lower()])
     if not letter or letter.isalnum() or letter in '"\\':
         raise ValueError(f"has \\{letter}; expected \\d, \\w, \\s, their opposites, or an escaped sign")
-    return escaped(letter)
+    return escape_regex(letter)
 
 
-def _class(body: str, place: int) -> tuple[int, str]:
+def _class(body: str, position: int) -> tuple[int, str]:
     """Returns the length of the bracketed class at a place, and its regex."""
-    end = place + _size(body, place) - 1
-    inside = body[place + 1 : end]
+    end = position + _size(body, position) - 1
+    inside = body[position + 1 : end]
     if inside in (r"\s\S", r"\S\s", r"\d\D", r"\D\d", r"\w\W", r"\W\w"):
-        return end + 1 - place, _SAFE
+        return end + 1 - position, _SAFE
     negated = inside.startswith("^")
     inside = inside.removeprefix("^")
     if end >= len(body) or not inside:
@@ -167,8 +167,8 @@ def _class(body: str, place: int) -> tuple[int, str]:
     if not negated and ('"' in rest or "\\" in rest):
         raise ValueError(f"has [{inside}]; expected no quotes, backslashes and other escapes in brackets")
     items = re.sub(r"([\[&~])", r"\\\1", items)
-    return end + 1 - place, _without(items) if negated else f"[{items}]"
+    return end + 1 - position, _negated_class(items) if negated else f"[{items}]"
 
 
-def _without(items: str) -> str:
+def _negated_class(items: str) -> str:
     return r'[^"\\\x00-\x1F\x7F-\x9F' + items + "]"

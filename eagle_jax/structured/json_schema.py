@@ -24,7 +24,7 @@ from eagle_jax.structured.json_strings import string
 
 MAX_DEPTH = 5  # nested objects and arrays in `{"type": "object"}`
 MAX_SCHEMAS = 4_000  # schemas expanded, counting every reference
-# A schema with this keyword is a document of its own: references start from it, and errors name the keyword's value.
+# A schema with this keyword is a separate document: its references start from it, and errors name the keyword's value.
 PLACE_KEYWORD = "x-eagle-jax-root"
 # The value of this keyword is a pair of texts, not JSON, that surround the schema's values.
 BETWEEN = "x-eagle-jax-between"
@@ -128,7 +128,7 @@ class _Writer:
             part = literals(keywords, place.name)
         else:
             part = self._types_part(keywords, place)
-        return either(*(one for one in (part, literal("null")) if one is not None)) if or_null else part
+        return either(*(option for option in (part, literal("null")) if option is not None)) if or_null else part
 
     def values(self, schema: Any, place: Place) -> list[Any] | None:
         """Returns the values that a schema enumerates; None if it does not."""
@@ -186,9 +186,9 @@ class _Writer:
             keywords = merge_keywords(keywords, effective, place.name)
         return keywords, choices, place, or_null
 
-    def _note_empty(self, why: str) -> None:
+    def _note_empty(self, reason: str) -> None:
         """Stores the first reason."""
-        self._empty_reason = self._empty_reason or why
+        self._empty_reason = self._empty_reason or reason
 
     def _target(self, ref: Any, place: Place) -> tuple[Any, Place]:
         if not isinstance(ref, str) or not ref.startswith("#"):
@@ -203,7 +203,7 @@ class _Writer:
     def _alternatives(self, keywords: Keywords, choices: list[tuple[str, list[Any]]], place: Place) -> Part | None:
         """Matches the alternatives of the first choice, each combined with the other keywords and choices."""
         (name, schemas), *others = choices
-        common = [keywords, *({other: inner} for other, inner in others)] if keywords or others else []
+        common = [keywords, *({keyword: inner} for keyword, inner in others)] if keywords or others else []
         if name == "oneOf" and not exclude_each_other(schemas, keywords, place.root):
             raise ValueError(
                 f"{place.name}.oneOf has schemas that may both be valid; expected different types or a required "

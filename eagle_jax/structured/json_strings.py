@@ -28,11 +28,13 @@ def string(keywords: Mapping[str, Any], where: str, longest: int) -> ByteAutomat
     """
     min_length, max_length = read_count(keywords, "minLength", where) or 0, read_count(keywords, "maxLength", where)
     if max_length is not None and min_length > max_length:
-        raise ValueError(f"{where} has minLength={min_length} above maxLength={max_length}; expected at most that")
+        raise ValueError(
+            f"{where} has minLength={min_length} above maxLength={max_length}; expected a minimum up to the maximum"
+        )
     max_length = None if max_length is None else max(min_length, min(max_length, longest))
     pattern, format_name = keywords.get("pattern"), keywords.get("format")
     if format_name is not None and not isinstance(format_name, str):
-        raise ValueError(f"{where}.format={json.dumps(format_name)[:60]}; expected the name of one")
+        raise ValueError(f"{where}.format={json.dumps(format_name)[:60]}; expected the name of a format")
     if pattern is not None and not isinstance(pattern, str):
         raise ValueError(f"{where}.pattern={json.dumps(pattern)[:60]}; expected a regular expression")
     if pattern is None and format_name in UNSUPPORTED_FORMATS:
@@ -53,11 +55,11 @@ def _string(
     pattern: str | None, format_name: str | None, min_length: int, max_length: int | None, longest: int
 ) -> ByteAutomaton:
     if pattern is not None:
-        parts = [_alternative_automaton(one) for one in alternatives(pattern)]
+        parts = [_alternative_automaton(alternative) for alternative in alternatives(pattern)]
         dfa = parts[0] if len(parts) == 1 else automaton_of(either(*map(automaton, parts)), "a pattern")
         if format_name in FORMATS:  # the format is ignored where no text has both
-            both = intersection(dfa, cached_automaton(f'"{FORMATS[format_name]}"'), "a pattern and a format")
-            dfa = both if both.final.any() else dfa
+            restricted = intersection(dfa, cached_automaton(f'"{FORMATS[format_name]}"'), "a pattern and a format")
+            dfa = restricted if restricted.final.any() else dfa
     elif format_name in FORMATS:
         dfa = cached_automaton(f'"{FORMATS[format_name]}"')
     else:
@@ -89,9 +91,7 @@ def _alternative_automaton(alternative: Alternative) -> ByteAutomaton:
 def _length_automaton(min_length: int, max_length: int | None) -> ByteAutomaton:
     """Matches strings of `min_length` to `max_length` characters, by copies of one character's automaton."""
     character = cached_automaton(CHARACTER)
-    (last,) = np.flatnonzero(
-        character.final
-    ).tolist()  # where a character is complete: the first state of the next copy
+    (last,) = np.flatnonzero(character.final).tolist()  # the final state, which is the first state of the next copy
     width = len(character.final) - 1
     place = np.array([state - (state > last) for state in range(width + 1)] + [-1])
     place[last] = width

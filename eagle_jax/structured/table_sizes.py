@@ -37,22 +37,22 @@ class TableSizes(NamedTuple):
 
 def sizes_for(words: Iterable[Words], automata: Iterable[TokenAutomaton | None]) -> TableSizes:
     """Returns the sizes needed for rows with these bad words and automata."""
-    listed = [[word for word in row if len(word) > 1] for row in words]  # single tokens are banned without a table
-    different = distinct_automata(automata)
+    long_words = [[word for word in row if len(word) > 1] for row in words]  # single tokens are banned without a table
+    distinct = distinct_automata(automata)
     needed = TableSizes(
-        words=max(map(len, listed), default=0),
-        word_tokens=max((len(word) for row in listed for word in row), default=0),
-        automata=len(different),
-        states=max((len(one.next) for one in different), default=0),
-        classes=max((one.next.shape[1] for one in different), default=0),
-        masks=max((len(one.masks) for one in different), default=0),
+        words=max(map(len, long_words), default=0),
+        word_tokens=max((len(word) for row in long_words for word in row), default=0),
+        automata=len(distinct),
+        states=max((len(automaton.next) for automaton in distinct), default=0),
+        classes=max((automaton.next.shape[1] for automaton in distinct), default=0),
+        masks=max((len(automaton.masks) for automaton in distinct), default=0),
     )
     return TableSizes(*map(_power_of_two, needed, TableSizes()))
 
 
 def distinct_automata(automata: Iterable[TokenAutomaton | None]) -> list[TokenAutomaton]:
     """Returns the automata without duplicates."""
-    return list({id(one): one for one in automata if one is not None}.values())
+    return list({id(automaton): automaton for automaton in automata if automaton is not None}.values())
 
 
 def smallest_covering(ready: Sequence[TableSizes], needed: TableSizes) -> TableSizes:

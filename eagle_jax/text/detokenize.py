@@ -37,7 +37,7 @@ def settled(text: str, stop: Sequence[str]) -> str:
     An incomplete character at the end, and an end that may begin a stop string, are held back.
     """
     text = text.rstrip(INCOMPLETE)
-    end = len(text)  # start of what is held back
+    end = len(text)  # start of the part that is held back
     for stop_string in stop:
         position = text.find(stop_string[:1], max(len(text) - len(stop_string) + 1, 0), end)
         while position >= 0 and not stop_string.startswith(text[position:]):
@@ -166,8 +166,8 @@ class AnswerText:
 
     def _first_stop(self, added: str) -> int | None:
         """Returns the position of the first stop string that ends in `added`; None if there is none."""
-        begin, searched = self._length - len(self._end), self._end + added
-        return min((begin + searched.find(s) for s in self._stop if s in searched), default=None)
+        offset, searched = self._length - len(self._end), self._end + added
+        return min((offset + searched.find(s) for s in self._stop if s in searched), default=None)
 
 
 def _context(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:

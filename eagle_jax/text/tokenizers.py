@@ -106,11 +106,11 @@ def fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
 
-def refuse_other_tokenizer(target: Any, other: Any, whose: str) -> None:
+def refuse_other_tokenizer(target: Any, drafter_tokenizer: Any, whose: str) -> None:
     """Raises ValueError if two tokenizers have different vocabularies; a missing tokenizer is not checked."""
-    if target is None or other is None:
+    if target is None or drafter_tokenizer is None:
         return
-    target_vocab, other_vocab = target.get_vocab(), other.get_vocab()
+    target_vocab, other_vocab = target.get_vocab(), drafter_tokenizer.get_vocab()
     if target_vocab == other_vocab:
         return
     different = sum(target_vocab.get(token) != id_ for token, id_ in other_vocab.items()) + len(

@@ -93,9 +93,9 @@ class Checkpoints:
             raise
         except Exception as error:  # orbax wraps errors of tensorstore in a bare Exception with a long message
             self._asyncio.setLevel(logging.CRITICAL)  # the other reads fail too, with a page of log each
-            raise _damaged(self.folder / str(step), error.__cause__ or error) from error
+            raise _damage_error(self.folder / str(step), error.__cause__ or error) from error
         if not is_position(read["position"]):
-            raise _damaged(self.folder / str(step), "its position in the data is invalid")
+            raise _damage_error(self.folder / str(step), "its position in the data is invalid")
         return CheckpointData(state=TrainState(**read["state"]), position=read["position"])
 
     def finish(self) -> None:
@@ -133,12 +133,12 @@ def _check_metrics(folder: Path) -> None:
         try:
             measured = json.loads(path.read_bytes())
         except ValueError as error:
-            raise _damaged(step, f"its metrics: {error}") from None
+            raise _damage_error(step, f"its metrics: {error}") from None
         if not isinstance(measured, dict) or not isinstance(measured.get(BEST), float):
-            raise _damaged(step, f"its metrics have no {BEST}")
+            raise _damage_error(step, f"its metrics have no {BEST}")
 
 
-def _damaged(step: Path, reason: object) -> ValueError:
+def _damage_error(step: Path, reason: object) -> ValueError:
     sentence = " ".join(str(reason).split())[:200]
     return ValueError(f"{step} is damaged ({sentence}); remove that folder to continue from the one before")
 

@@ -145,13 +145,13 @@ def read_config(path: str | pathlib.Path, assignments: Sequence[str] = ()) -> Tr
 def _expand_paths(config: TrainConfig) -> TrainConfig:
     """Expands `~` in paths, except target and head, which may be hub names."""
 
-    def at_home(value: Any) -> Any:
+    def expand(value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(map(at_home, value))
+            return tuple(map(expand, value))
         return value if value is None else os.path.expanduser(value)
 
     def with_paths(part: Any, *names: str) -> Any:
-        return dataclasses.replace(part, **{name: at_home(getattr(part, name)) for name in names})
+        return dataclasses.replace(part, **{name: expand(getattr(part, name)) for name in names})
 
     return dataclasses.replace(
         with_paths(config, "out"),

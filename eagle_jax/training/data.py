@@ -37,7 +37,7 @@ class Rows:
     def batches(self, size: int, seed: int) -> Iterator["Rows"]:
         """Yields batches of `size` rows in shuffled order, without an incomplete last batch."""
         if size > len(self):
-            raise ValueError(f"a batch of {size} rows was asked for, but there are only {len(self)} rows")
+            raise ValueError(f"a batch of {size} rows, but there are only {len(self)}; lower the batch size")
         order = np.random.default_rng(seed).permutation(len(self))
         for start in range(0, len(self) - size + 1, size):
             rows = order[start : start + size]
@@ -54,11 +54,11 @@ def pack(examples: Sequence[Example], length: int, seed: int, open_rows: int = 6
     for index in np.random.default_rng(seed).permutation(len(examples)):
         example = examples[index]
         example_after = _after_another(example, bos)
-        row = next((row for row in partial_rows if _used(row) + len(example_after.tokens) <= length), None)
+        row = next((row for row in partial_rows if _length(row) + len(example_after.tokens) <= length), None)
         if row is None:
             partial_rows.append([Example(example.tokens[:length], example.answer[:length])])
             if len(partial_rows) > open_rows:
-                fullest = max(range(len(partial_rows)), key=lambda i: _used(partial_rows[i]))
+                fullest = max(range(len(partial_rows)), key=lambda i: _length(partial_rows[i]))
                 closed_rows.append(partial_rows.pop(fullest))
         else:
             row.append(example_after)
@@ -76,7 +76,7 @@ def _after_another(example: Example, bos: int | None) -> Example:
     return example
 
 
-def _used(row: list[Example]) -> int:
+def _length(row: list[Example]) -> int:
     return sum(len(example.tokens) for example in row)
 
 
@@ -85,7 +85,7 @@ def _rows(groups: list[list[Example]], length: int) -> Rows:
     answer = np.zeros((len(groups), length), bool)
     filled = np.zeros((len(groups), length), bool)
     for r, group in enumerate(groups):
-        used = _used(group)
+        used = _length(group)
         tokens[r, :used] = np.concatenate([example.tokens for example in group])
         answer[r, :used] = np.concatenate([example.answer for example in group])
         filled[r, :used] = True

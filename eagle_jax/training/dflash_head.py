@@ -22,8 +22,8 @@ def begin(start: HeadInit) -> DFlash:
     config, target, ids = start.config, start.target, start.ids
     layers = draft_layers(config, start.sizes, config.layers)
     if target.config.scales_edges:
-        what = "which scales its embeddings or logits (Gemma, Granite)"
-        raise ValueError(f"method {config.method} for a target {what}; expected another one")
+        reason = "which scales its embeddings or logits (Gemma, Granite)"
+        raise ValueError(f"method {config.method} for a target {reason}; expected another one")
     assert config.mask_token_id is not None, "HeadConfig has refused it"
     head_config = DFlashConfig(
         layers=dataclasses.replace(layers, qk_norm=True, sliding_window=_window(config)),

@@ -138,8 +138,9 @@ def choose_anchors(
     return anchors, best >= 0
 
 
-def _answer_mask(answer: Bool[Array, "b n"], at: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
+def _answer_mask(answer: Bool[Array, "b n"], positions: Int[Array, "b a p"]) -> Bool[Array, "b a p"]:
     """Returns whether the token at each position, and all before it in its block, belong to the answer."""
     slots = answer.shape[1]
-    is_answer = jnp.take_along_axis(answer, jnp.minimum(at, slots - 1).reshape(len(at), -1), axis=1).reshape(at.shape)
-    return jnp.cumprod(is_answer & (at < slots), axis=2).astype(bool)
+    clipped = jnp.minimum(positions, slots - 1).reshape(len(positions), -1)
+    is_answer = jnp.take_along_axis(answer, clipped, axis=1).reshape(positions.shape)
+    return jnp.cumprod(is_answer & (positions < slots), axis=2).astype(bool)

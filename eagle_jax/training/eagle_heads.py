@@ -46,8 +46,8 @@ def _eagle3_config(
     mask = None
     if config.method == "peagle":
         if target.scales_edges:
-            what = "which scales its embeddings or logits (Gemma, Granite)"
-            raise ValueError(f"method peagle for a target {what}; expected another one")
+            reason = "which scales its embeddings or logits (Gemma, Granite)"
+            raise ValueError(f"method peagle for a target {reason}; expected another one")
         assert config.mask_token_id is not None, "HeadConfig has refused it"
         mask = MaskConfig(token_id=config.mask_token_id, num_drafted=steps)
     return Eagle3Config(

@@ -25,7 +25,7 @@ def visible_keys(slots: int, step: int) -> Bool[Array, "n n"]:
 
 
 def append_step(earlier_kv: tuple[LayerRows, ...], step_kv: tuple[LayerRows, ...]) -> tuple[LayerRows, ...]:
-    """Returns keys and values for the next draft step: those of step 0, then those of every later step.
+    """Returns keys and values for the next draft step: the rows of step 0, then the rows of every later step.
 
     The chain that a query continues grows by one slot per step, so the later steps' rows move by one.
     """

@@ -204,7 +204,7 @@ def _hash_of_bits(values: Array) -> UInt[Array, ""]:
 
 def _files(config: TrainConfig, target: LM, rows: Rows, taps: tuple[int, ...]) -> FeatureFiles:
     folder = config.features.folder
-    assert folder is not None, "asked for"
+    assert folder is not None, "the caller checks it"
     dtype = np.dtype(target.activations if config.features.dtype is None else jnp.dtype(config.features.dtype))
     width = (1 + len(taps)) * target.config.hidden_size
     batch = config.batch * rows.tokens.shape[1] * width * dtype.itemsize

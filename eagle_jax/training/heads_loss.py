@@ -47,11 +47,11 @@ def heads_loss(
     read = add_noise(hidden[:, :-1], key, objective.noise)
 
     def part(level: int, x: Float[Array, "b m w"]) -> Parts:
-        # at slot i + level the labels and the mask are those of a draft step that began `level` slots before
+        # labels and mask at slot i + level belong to the draft step that began `level` slots before
         ahead, mask = jax.tree.map(lambda values: values[:, level:], (labels, drafted_slots_mask(answer, level)))
         return step_parts(head, head.logits(level, x), None, ahead, mask, objective)
 
     inputs = head.over_text(read.astype(embeddings.dtype), embeddings)[: objective.steps]
-    ones = [functools.partial(part, level) for level in range(len(inputs))]
-    parts = [(jax.checkpoint(one) if remat else one)(x) for one, x in zip(ones, inputs, strict=True)]
+    losses = [functools.partial(part, level) for level in range(len(inputs))]
+    parts = [(jax.checkpoint(loss) if remat else loss)(x) for loss, x in zip(losses, inputs, strict=True)]
     return weighted_loss(parts, objective)

@@ -1,4 +1,4 @@
-"""What the initial heads of all methods are made of."""
+"""Parts that the initial heads of all methods share."""
 
 import math
 from typing import NamedTuple

@@ -72,8 +72,8 @@ def loss(
         return out, append_step(earlier_kv, kv), step_parts(head, logits, head.guess(guess), labels, mask, objective)
 
     for step in range(objective.steps):
-        one = functools.partial(draft, step)
-        out, earlier_kv, part = (jax.checkpoint(one) if remat else one)(entering, earlier_kv)
+        step_function = functools.partial(draft, step)
+        out, earlier_kv, part = (jax.checkpoint(step_function) if remat else step_function)(entering, earlier_kv)
         parts.append(part)
         entering = jnp.concatenate([entering[:, :1], out[:, :-1]], axis=1)
 

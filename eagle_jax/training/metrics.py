@@ -43,7 +43,7 @@ class Metrics:
         if self._board is None:
             return
         for name, value in values.items():
-            for label, number in _numbered(f"{kind}/{name}", value):
+            for label, number in _scalars(f"{kind}/{name}", value):
                 self._board.add_scalar(label, number, step)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ def _step(line: bytes) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _numbered(name: str, value: Any) -> list[tuple[str, float]]:
+def _scalars(name: str, value: Any) -> list[tuple[str, float]]:
     if isinstance(value, list):
         return [(f"{name}/{i}", number) for i, number in enumerate(value, start=1)]
     return [] if value is None else [(name, value)]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from eagle_jax.training.settings import OptimizerConfig
 
-ADAM_OVER_MUON = 0.5  # learning rate of embeddings, norms and biases, relative to that of the matrices
+ADAM_OVER_MUON = 0.5  # learning rate of embeddings, norms and biases relative to matrices
 
 
 @functools.lru_cache(maxsize=8)

@@ -163,8 +163,8 @@ def check_config(folder: Path, config: TrainConfig) -> str:
     Returns:
         A description of changed data settings, which are allowed if the text is the same.
     """
-    begun = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
-    if not begun or not (folder / CONFIG).exists():
+    is_started = (folder / HEAD).exists() or any(path.name.isdecimal() for path in (folder / CHECKPOINTS).glob("*"))
+    if not is_started or not (folder / CONFIG).exists():
         return ""
     before, now = read_config(folder / CONFIG).by_name(), config.by_name()
     check_same_settings(folder, before, now, REMEDY, config.fixed())
@@ -250,9 +250,9 @@ def export(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, li
 def _describe_checkpoints(folder: Path, head: AnyHead, dtype: Any, checkpoints: Checkpoints, like: TrainState) -> str:
     last = checkpoints.latest
     if last is None:
-        return "there was no checkpoint yet; remove the folder and begin anew with a lower optimizer.rate"
+        return "there was no checkpoint yet; remove the folder and start again with a lower optimizer.rate"
     exported = export(folder, head, dtype, checkpoints, like, done=last).head
     return (
         f"the last good checkpoint is that of update {last}, and the best head until then is in {exported}; "
-        "begin another run from it (head.start) with a lower optimizer.rate"
+        "start another run from it (head.start) with a lower optimizer.rate"
     )

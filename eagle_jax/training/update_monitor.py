@@ -69,7 +69,7 @@ class UpdateMonitor:
         self._observe(Updated(update.step, values["loss"], tuple(values["agreement"]), speed))
 
     def _log(self, step: int) -> None:
-        now = time.monotonic()  # the rate below waits for the update that is being computed
+        now = time.monotonic()  # before `self._rate`, which waits for the running update
         if self._tokens:
             self._speed = self._tokens / (now - self._since)
         mean = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *self._outcomes)

@@ -7,7 +7,7 @@ import pytest
 from eagle_jax import api
 from eagle_jax.cli.eval import _fingerprints
 from eagle_jax.cli.eval_methods import parse_methods, with_models
-from eagle_jax.evaluation.store import locked
+from eagle_jax.evaluation.store import lock_folder
 from eagle_jax.loading.folders import PAIR
 
 QUESTIONS = [
@@ -70,7 +70,7 @@ def test_a_report_does_without_what_could_not_be_timed(fake, run, asked, folder)
 
 
 def test_one_process_at_a_time(fake, run, asked, folder):
-    with locked(folder):
+    with lock_folder(folder):
         shown = run(*asked)
     assert shown.exit_code == 2 and "another process is writing into" in shown.stderr and not fake.requests
     assert run(*asked).exit_code == 0

@@ -53,7 +53,7 @@ def test_a_taken_port_is_known_before_anything_is_loaded(fake, run, monkeypatch)
     shown = run("serve", "--port", str(taken.getsockname()[1]))
     taken.close()
     assert shown.exit_code == 2 and "address already in use; choose another host or port" in shown.stderr
-    assert "cannot have nothing.invalid, port 8000" in run("serve", "--host", "nothing.invalid").stderr
+    assert "cannot bind nothing.invalid, port 8000" in run("serve", "--host", "nothing.invalid").stderr
     assert not fake.engines and not fake.loads
 
 

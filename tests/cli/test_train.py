@@ -78,7 +78,7 @@ def test_a_signal_gives_its_exit_code_once_the_checkpoint_is_there(fake, run, se
 def test_a_file_without_questions_is_refused_before_the_run(fake, run, settings, tmp_path, content):
     (tmp_path / "q.jsonl").write_text(content)
     shown = run("train", str(settings), "--set", f"evaluation.questions={tmp_path}/q.jsonl")
-    assert shown.exit_code == 2 and "q.jsonl has no questions; expected one JSON object per line" in shown.stderr
+    assert shown.exit_code == 2 and "q.jsonl holds no question; expected one JSON object a line" in shown.stderr
     assert not fake.trained
 
 

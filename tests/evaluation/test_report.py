@@ -122,5 +122,5 @@ def test_what_is_no_run_is_said(folder):
 
 def test_nothing_to_report(folder):
     answer_file(folder.path, "tree").write_text("")
-    with pytest.raises(ValueError, match="holds no question yet that every method has answered"):
+    with pytest.raises(ValueError, match="has no question yet that every method has answered"):
         read_results(folder.path)

@@ -39,7 +39,7 @@ PROMPTS: list[tuple[Any, str]] = [
     ([{"role": "assistant", "content": None, "tool_calls": [7]}], "the prompt has a call without a function"),
     (
         [{"role": "user", "content": "", "tool_calls": [{"function": {"arguments": "{"}}]}],
-        "the prompt has a call whose arguments are no JSON",
+        "the prompt has a call whose arguments are not JSON",
     ),
     ([{"role": "user", "content": ["a"]}], r"messages\[0\].content\[0\]=.a.; expected an object"),
     ([{"text": "?"}], "the prompt has the message"),
@@ -49,8 +49,8 @@ PROMPTS: list[tuple[Any, str]] = [
     ),
     ([0, 272], "the prompt holds token id 272; the model's vocabulary is 0 to 271"),
     ([[0], [-1]], "prompt 1 holds token id -1"),
-    ("half \ud83d", "the prompt holds '\\\\ud83d', half of a character"),
-    (asked("half \ud83d"), "the prompt holds '\\\\ud83d', half of a character"),
+    ("half \ud83d", "the prompt has the lone surrogate '\\\\ud83d'"),
+    (asked("half \ud83d"), "the prompt has the lone surrogate '\\\\ud83d'"),
     (list(range(56)), "the prompt has 56 tokens; the model's context is 56, so it can have at most 55"),
     (["a", "a" * 100], "prompt 1 has 100 tokens"),
 ]
@@ -168,8 +168,8 @@ def test_what_the_model_lacks(api: ModuleType):
         lambda: api.generate(HEADLESS, "a", drafter="eagle"),
         'drafter="eagle" needs an EAGLE head, and the model has none; load it with head=',
     )
-    refuses(lambda: api.generate(MUTE, "a"), "the prompt is text, but the model's folder holds no tokenizer")
-    refuses(lambda: api.generate(MUTE, asked("?")), "the prompt is text, but the model's folder holds no tokenizer")
+    refuses(lambda: api.generate(MUTE, "a"), "the prompt is text, but the model's folder has no tokenizer")
+    refuses(lambda: api.generate(MUTE, asked("?")), "the prompt is text, but the model's folder has no tokenizer")
     refuses(lambda: api.generate(MUTE, [1], stop="a"), "stop strings need a tokenizer")
     refuses(
         lambda: api.generate(NO_TEMPLATE, asked("?")), "the prompt is a chat, but the model's tokenizer has no chat"

@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused(random):
     for sample in (-1, 2**32):
         with pytest.raises(ValueError, match=f"sample={sample}; expected a whole number"):
             random.submit([1], sample=sample)
-    with pytest.raises(QueueFull, match="0 of 64 places in the queue are taken and 65 were asked for"):
+    with pytest.raises(QueueFull, match="0 of 64 places in the queue are taken and 65 are requested"):
         random.submit_all([[1]] * 65)
     assert random.load.waiting == 0
     assert len(random.submit([1] * 47).result(60.0).token_ids) == 1

@@ -113,7 +113,7 @@ def test_an_engine_scores_beside_its_answers():
 
 def test_what_goes_wrong_in_an_engine(monkeypatch):
     with Engine(RANDOM, **ROOM) as engine:
-        with pytest.raises(QueueFull, match="0 of 4 places in the queue are taken and 5 were asked for"):
+        with pytest.raises(QueueFull, match="0 of 4 places in the queue are taken and 5 are requested"):
             engine.submit_scores(["a"] * 5)
         with pytest.raises(ValueError, match="has 49 tokens; there is room for 48"):
             engine.submit_scores([[1] * 49])

@@ -211,7 +211,7 @@ def test_a_byte_order_mark_and_too_many_answers(client):
     marked = b"\xef\xbb\xbf" + json.dumps({"messages": [USER], "max_tokens": 1}).encode()
     assert client.post(CHAT, content=marked).status_code == 200
     for body, path, what in (
-        ({"messages": [USER], "n": 500}, CHAT, "n=500; expected 8 answers at most in all"),
-        ({"prompt": ["a", "b"], "n": 5}, COMPLETION, "2 prompts with n=5; expected 8 answers at most in all"),
+        ({"messages": [USER], "n": 500}, CHAT, "n=500; expected at most 8 answers in total"),
+        ({"prompt": ["a", "b"], "n": 5}, COMPLETION, "2 prompts with n=5; expected at most 8 answers in total"),
     ):
         assert what in client.post(path, json=body).json()["error"]["message"]

@@ -211,9 +211,9 @@ def test_a_key_may_have_any_letters(engines):
     for key, spelled in (("clé à", "utf-8"), ("clé à", "latin-1"), ("ключ", "utf-8")):
         service = Service(engines, Limits(), key)
         sent = key.encode(spelled)
-        assert service.knows(f"Bearer {sent.decode('latin-1')}"), (key, spelled)
+        assert service.is_authorized(f"Bearer {sent.decode('latin-1')}"), (key, spelled)
         for wrong in (sent[:-1], sent + b"\xa0", b"?" * len(key)):
-            assert not service.knows(f"Bearer {wrong.decode('latin-1')}")
+            assert not service.is_authorized(f"Bearer {wrong.decode('latin-1')}")
 
 
 @pytest.mark.parametrize("prefix, root", [("", ""), ("/llm", ""), ("/v1", ""), ("", "/llm")])

@@ -147,7 +147,7 @@ def test_of_two_races_at_once_one_is_refused(served, monkeypatch):
         raise OSError("the client is gone")
 
     async def story() -> None:
-        monkeypatch.setattr(page, "_asked", asked_for)
+        monkeypatch.setattr(page, "_parse_request", asked_for)
         request = types.SimpleNamespace(app=served.app)
         first, second = await asyncio.gather(page.race(request), page.race(request), return_exceptions=True)
         assert isinstance(second, ErrorResponse) and second.status == 429
@@ -168,7 +168,7 @@ def test_what_is_wrong_is_one_sentence(served):
     for path, wrong, said in (
         ("/ui/chat", {"drafter": "crystal ball"}, "drafter='crystal ball' is not known"),
         ("/ui/chat", {"drafter": "medusa"}, 'drafter="medusa" needs Medusa heads'),
-        ("/ui/chat", {"tree": [60, 30, 10]}, "a tree of 60 nodes and depth 31; expected 256 and 16 at most"),
+        ("/ui/chat", {"tree": [60, 30, 10]}, "a tree of 60 nodes and depth 31; expected at most 256 and 16"),
         ("/ui/race", {"tree": "palm"}, "tree='palm' is not a tree"),
         ("/ui/chat", {"n": 2}, "n=2; the page shows one answer at a time"),
     ):

@@ -71,7 +71,7 @@ def test_recursion_without_an_end_is_refused_by_name(schema):
         ({"type": "string", "pattern": "^a$", "minLength": 3}, "allows no string"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "types exclude each other"),
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "pattern twice"),
-        ({"type": "string", "maxlength": 3}, "no keyword; expected maxLength"),
+        ({"type": "string", "maxlength": 3}, "not a keyword; expected maxLength"),
         ({"type": "object", "patternProperties": {"^a": {}, "^b": {}}}, "patternProperties has several"),
         ({"type": "string", "pattern": "a(?=b)"}, "group that begins"),
         ({"type": "string", "pattern": r"\bx"}, r"has \\b"),

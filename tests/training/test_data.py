@@ -49,5 +49,5 @@ def test_batches_are_shuffled_and_full():
     assert [len(b) for b in batches] == [3, 3]
     firsts = [int(row[0]) for b in batches for row in b.tokens]
     assert len(set(firsts)) == 6
-    with pytest.raises(ValueError, match="8 rows was asked for, but there are only 7"):
+    with pytest.raises(ValueError, match="a batch of 8 rows, but there are only 7"):
         next(rows.batches(8, seed=0))

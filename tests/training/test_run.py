@@ -282,7 +282,7 @@ def test_more_rows_than_there_are_cannot_be_asked_for(tmp_path):
 
 
 def test_a_target_without_tokenizer_cannot_be_trained_for(tmp_path):
-    with pytest.raises(ValueError, match="holds no tokenizer"):
+    with pytest.raises(ValueError, match="has no tokenizer"):
         run(config(tmp_path), pair()[0], None)
 
 

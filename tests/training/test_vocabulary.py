@@ -25,5 +25,5 @@ def test_all_tokens_are_the_whole_vocabulary():
 
 @pytest.mark.parametrize("size", [0, 10])
 def test_impossible_sizes_are_refused(size):
-    with pytest.raises(ValueError, match=f"vocabulary of {size} tokens"):
+    with pytest.raises(ValueError, match=f"draft_vocab_size={size}; expected 1 to"):
         most_frequent_tokens(ROWS, size, vocab_size=9)

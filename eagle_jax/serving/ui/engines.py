@@ -60,7 +60,7 @@ class Engines:
             raise ErrorResponse(400, str(error)) from None
         if shape.nodes > MAX_NODES or shape.depth > MAX_DEPTH:
             size = f"a tree of {shape.nodes} nodes and depth {shape.depth}"
-            raise ErrorResponse(400, f"{size}; expected {MAX_NODES} and {MAX_DEPTH} at most")
+            raise ErrorResponse(400, f"{size}; expected at most {MAX_NODES} and {MAX_DEPTH}")
         return method
 
     def _canonical(self, drafter: str, tree: Tree) -> DraftMethod:
