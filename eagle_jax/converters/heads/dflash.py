@@ -31,7 +31,7 @@ from eagle_jax.converters.heads.dflash_config import ARCHITECTURE, entries_for, 
 from eagle_jax.converters.heads.eagle import own_embedding, verifier_for
 from eagle_jax.converters.heads.eagle_entries import Verifier
 from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D
-from eagle_jax.converters.heads.entries import KIND
+from eagle_jax.converters.heads.entries import HEAD_TYPE
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.overrides import overlaid
@@ -65,7 +65,7 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def format_of(entries: Mapping[str, Any]) -> str:
-    return "speculators" if KIND in entries else "dflash"
+    return "speculators" if HEAD_TYPE in entries else "dflash"
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
@@ -115,13 +115,13 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     path = weights.folder / "config.json"
     try:
         entries = quant_config.without(overlaid(read_json(path), window.config_entries(changes)))
-        flat = dflash_nested.flattened(entries, ARCHITECTURE) if KIND in entries else entries
+        flat = dflash_nested.flattened(entries, ARCHITECTURE) if HEAD_TYPE in entries else entries
         config = read_config(weights.info, flat)
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size
-    aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
+    aside = [dflash_nested.VERIFIER_TENSORS, MASK] if HEAD_TYPE in entries else [MASK]
     aside += [] if drafted is None else map(re.escape, (D2T, T2D))
     names.check(weights, dflash_edges.stored(RULES, weights.info), shapes(config), aside)
     config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())

@@ -194,7 +194,7 @@ def test_configs_that_cannot_be(tmp_path: pathlib.Path, case: str):
 def test_files_without_the_parameter_or_with_another(tmp_path: pathlib.Path, config: dict[str, Any]):
     values = peagle_values()
     hidden = values.pop("mask_hidden")
-    with refused(ValueError, "no tensor mask_hidden", "P-EAGLE"):
+    with refused(ValueError, "tensor mask_hidden is missing", "P-EAGLE"):
         load_head(write(tmp_path, values, config), TARGET)
     for shape in ((3, WIDTH), (1, 1, 1, 3 * WIDTH), (2 * WIDTH,)):
         other = np.resize(hidden, shape)
