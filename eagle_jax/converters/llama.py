@@ -52,7 +52,7 @@ def load_target(
         folder: a model folder, or a GGUF file.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in; where that is quantized,
             and stays so, float32 on CPUs.
-        sharding: the devices to spread it over; its weights go straight there, one at a time.
+        sharding: the devices to shard it over; weights are loaded to them directly, one at a time.
         scheme: type to quantize each matrix to as it is read; None keeps what the folder holds, quantized or not.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
 

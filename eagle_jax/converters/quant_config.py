@@ -52,10 +52,10 @@ def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
         return {}
     if not any("lm_head" in of for of in (floats, *modules.values())):
         floats.append("lm_head")  # tied to the embedding: a module of its own in transformers, which would look for one
-    most, *others = sorted(
+    largest, *others = sorted(
         ((quant_type, of) for quant_type, of in modules.items() if quant_type), key=lambda one: -len(one[1])
     )
-    groups = [_group(most[0], ["Linear"]), *(_group(*other) for other in others)]
+    groups = [_group(largest[0], ["Linear"]), *(_group(*other) for other in others)]
     return {
         KEYS[0]: {
             "quant_method": METHOD,

@@ -20,7 +20,9 @@ DEPTHS = 8  # deeper guesses are taken to be like the last of these
 LOG_ODDS = np.linspace(-7.0, 5.0, 17, dtype=np.float32)
 """Knots of the tables: log-odds that a drafter gives to a token below its parent."""
 STEP = float(LOG_ODDS[1] - LOG_ODDS[0])
-LEAST = 1e-6  # probability of a guess at least: a path is never impossible because no such guess was accepted yet
+MIN_PROBABILITY = (
+    1e-6  # probability of a guess at least: a path is never impossible because no such guess was accepted yet
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +64,7 @@ class Calibration:
         table = self.probability[:, min(depth, DEPTHS - 1)]
         table = table.reshape(len(table), *[1] * (edges.ndim - 1), -1)
         probability = jnp.sum(between_knots(edges) * table, axis=-1)
-        return jnp.where(edges > -jnp.inf, jnp.log(jnp.clip(probability, LEAST, 1.0)), -jnp.inf)
+        return jnp.where(edges > -jnp.inf, jnp.log(jnp.clip(probability, MIN_PROBABILITY, 1.0)), -jnp.inf)
 
 
 @pytree

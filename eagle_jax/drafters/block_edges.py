@@ -92,8 +92,8 @@ def over_candidates(head: DFlash, policy: TreePolicy, view: View, slots: BlockOu
     return guided.ranks_to_tokens(tree, candidates)
 
 
-def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tree:
-    """Drops the nodes that the head takes to be accepted with a probability below `least`, and all nodes below them.
+def confident(head: DFlash, slots: BlockOutput, tree: Tree, min_confidence: float) -> Tree:
+    """Drops nodes whose predicted acceptance probability is below `min_confidence`, and all nodes below them.
 
     A chain is cut before the first such node, as in DSpark.
 
@@ -103,7 +103,7 @@ def confident(head: DFlash, slots: BlockOutput, tree: Tree, least: float) -> Tre
     before = jnp.take_along_axis(tree.tokens, jnp.maximum(tree.parent, 0), axis=1)
     slot = jnp.maximum(depth_below(tree.ancestors) - 1, 0)
     slot_outputs = BlockOutput(*(jnp.take_along_axis(part, slot[..., None], axis=1) for part in slots))
-    is_sure = (head.confidence(slot_outputs, before) >= least) | (tree.parent < 0)
+    is_sure = (head.confidence(slot_outputs, before) >= min_confidence) | (tree.parent < 0)
     is_path_sure = jnp.all(~tree.ancestors | is_sure[:, None], axis=2)
     return dataclasses.replace(tree, valid=tree.valid & is_path_sure)
 

@@ -108,10 +108,10 @@ class Lookahead(Drafter):
             ngrams.reshape(batch, rows, self.rows),
             index + self.rows <= observed.count[:, None],
         )
-        spread = (
+        columns = (
             jnp.arange(self.rows * self.window, dtype=jnp.int32)[None] * 7 % jnp.maximum(observed.count, 1)[:, None]
         )
-        window = jnp.take_along_axis(observed.tokens, spread, axis=1).reshape(state.window.shape)
+        window = jnp.take_along_axis(observed.tokens, columns, axis=1).reshape(state.window.shape)
         fills_window = (observed.count > 1)[:, None, None]
         return LookaheadState(
             window=jnp.where(fills_window, jnp.maximum(window, 0), state.window), pool=state.pool, written=state.written

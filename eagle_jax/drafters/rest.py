@@ -110,8 +110,8 @@ class Rest(StatelessDrafter):
         first, num_matches, size = low[best], matches[best], sizes[best]
 
         line = jnp.arange(self.lines, dtype=jnp.int32)
-        spread = line * jnp.minimum(num_matches, (2**31 - 1) // self.lines) // self.lines
-        pick = first + jnp.where(num_matches > self.lines, spread, line)
+        evenly_spaced = line * jnp.minimum(num_matches, (2**31 - 1) // self.lines) // self.lines
+        pick = first + jnp.where(num_matches > self.lines, evenly_spaced, line)
         begin = self.store.order[jnp.minimum(pick, len(self.store.order) - 1)] + size
         offset = begin[:, None] + jnp.arange(self.copied, dtype=jnp.int32)[None]
         follows = self.store.tokens.at[offset].get(mode="fill", fill_value=-1)

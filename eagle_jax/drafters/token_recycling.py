@@ -74,10 +74,10 @@ class TokenRecycling(Drafter):
     taps = ()
 
     def __post_init__(self):
-        most = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
-        if most > self.width:
+        max_children = max((self.policy.parents.count(node) for node in range(self.policy.nodes)), default=0)
+        if max_children > self.width:
             raise ValueError(
-                f"a tree in which a node has {most} children, for a table of {self.width} candidates a token; "
+                f"a tree in which a node has {max_children} children, for a table of {self.width} candidates a token; "
                 "choose a narrower tree or a wider table"
             )
 

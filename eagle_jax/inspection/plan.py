@@ -18,13 +18,13 @@ from eagle_jax.converters.heads import kinds, mtp
 from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.loading.folders import means_mtp_layer
-from eagle_jax.loop.greedy import MOST as LOGITS
+from eagle_jax.loop.greedy import MAX_LOGITS_BYTES
 from eagle_jax.methods.default_trees import PUBLISHED, shrink_to
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM, empty_cache
 from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, schemes_of
-from eagle_jax.ops.attention_parts import MOST as SCORES
+from eagle_jax.ops.attention_parts import MAX_SCORES_BYTES
 from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.scheduling.sizes import CHUNK, slots_for_tree
 from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
@@ -109,10 +109,10 @@ def plan(
     requests, slots, nodes = counts
     arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize), stored
     if mesh is not None:
-        return of_configs(config, drafting, parse(mesh), *arguments)
+        return plan_of_configs(config, drafting, parse(mesh), *arguments)
     chips = whole_number("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
-    plans = [of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
+    plans = [plan_of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
     return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
 
 
@@ -159,7 +159,7 @@ def _may_hold_layer(folder: Path) -> bool:
         return True
 
 
-def of_configs(
+def plan_of_configs(
     config: LlamaConfig,
     head: HeadConfig | None,
     sizes: Mapping[str, int],
@@ -222,7 +222,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | 
     if scheme is not None:
         scheme.check(params)
         params = jax.tree.map(_packed, quantize_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
-    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, sharded=True))
 
 
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
@@ -250,7 +250,7 @@ def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, 
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
     if parts * sizes[DATA] == 1:
-        logits = min(logits, LOGITS)
+        logits = min(logits, MAX_LOGITS_BYTES)
     return max(logits, _pass(config, parts, rows, slots, item)) + _fresh_rows_bytes(config, parts, rows, item)
 
 
@@ -266,7 +266,7 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
     """
     mlp = 3 * item * rows * config.intermediate_size // parts
     queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
-    scores = min(4 * rows * config.num_attention_heads // parts * slots, SCORES)
+    scores = min(4 * rows * config.num_attention_heads // parts * slots, MAX_SCORES_BYTES)
     return max(mlp, scores + scores * item // 4 + queries) + 2 * item * rows * config.hidden_size
 
 

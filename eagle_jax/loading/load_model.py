@@ -71,7 +71,7 @@ def load(
         target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
             such as `{"rope_theta": 10000.0}`. `{"sliding_window": 512}` lets a head's attention see only the last 512
             rows of the text, which changes no text.
-        mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
+        mesh: devices to shard the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
             device. See docs/sharding.md.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
@@ -208,7 +208,7 @@ def _target_for_decoding(lm: LM, sharding: Sharding | None) -> LM:
 
 def _for_decoding(model: Any, head_dim: int | tuple[int, ...], sharding: Sharding | None) -> Any:
     return_freed_memory()
-    params = jax.block_until_ready(layout.for_decoding(model.params, head_dim, spread=sharding is not None))
+    params = jax.block_until_ready(layout.for_decoding(model.params, head_dim, sharded=sharding is not None))
     return_freed_memory()
     return dataclasses.replace(model, params=params)
 

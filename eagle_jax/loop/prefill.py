@@ -22,7 +22,7 @@ from eagle_jax.loop.decode import (
     is_stop,
     noise_after,
 )
-from eagle_jax.loop.flat_nodes import ByRequest
+from eagle_jax.loop.flat_nodes import PaddedNodes
 from eagle_jax.loop.logprobs import record_logprobs
 from eagle_jax.loop.state import MAX_TOP_LOGPROBS, BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.models.cache import Cache, is_full_length_cache
@@ -152,7 +152,7 @@ def first_tokens(
     noise = noise_after(target, params, lengths - 1, 1, mode)
     automaton_start = jnp.zeros_like(lengths)
     text = Prefix.of_text(tokens, lengths, lengths, automaton_start)
-    drawn = sampling.draw(adjust_logits(logits, params, text, ByRequest()), noise, params.settings, mode)
+    drawn = sampling.draw(adjust_logits(logits, params, text, PaddedNodes()), noise, params.settings, mode)
     failed = ~is_finite(last[0])[:, 0]
     observed = CommittedRows(
         start=lengths - 1,

@@ -22,17 +22,19 @@ from jaxtyping import Array, Float
 from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.sharding.tracing import by_head
 
-MOST = 2**28  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with 32 heads, have 16 times as many
+MAX_SCORES_BYTES = (
+    2**28
+)  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with 32 heads, have 16 times as many
 
 
 def in_parts(
     attend: Callable[[AttentionCall], Float[Array, "b k r c"]], case: AttentionCall
 ) -> Float[Array, "b k r c"]:
-    """Computes `attend(case)`, by parts whose scores take at most `MOST` bytes; one node's scores are not divided.
+    """Computes `attend(case)` in parts whose scores take at most `MAX_SCORES_BYTES`; a part has one node or more.
 
-    Cases with fresh rows that `visible` does not name, as training has them, are whole.
+    Cases of training, with fresh rows that `visible` does not name, are not divided.
     """
-    if scores_size(case) <= MOST or case.fresh[0].shape[2] > case.named:
+    if scores_size(case) <= MAX_SCORES_BYTES or case.fresh[0].shape[2] > case.named:
         return attend(case)
     return by_head(lambda head_call: _parts_on_device(attend, head_call), case)
 
@@ -45,15 +47,17 @@ def scores_size(case: AttentionCall) -> int:
 
 def _parts_on_device(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> Float[Array, "b k r c"]:
     of_request = scores_size(case) // len(case.q)
-    if of_request <= MOST:
-        return _by_requests(attend, case, MOST // of_request)
+    if of_request <= MAX_SCORES_BYTES:
+        return _by_requests(attend, case, MAX_SCORES_BYTES // of_request)
     return _by_requests(functools.partial(_by_nodes, attend), case, 1)
 
 
-def _by_requests(attend: Callable[[AttentionCall], Array], case: AttentionCall, most: int) -> Float[Array, "b k r c"]:
-    """Runs `attend` on as many requests at a time as divide them, at most `most`."""
+def _by_requests(
+    attend: Callable[[AttentionCall], Array], case: AttentionCall, max_requests: int
+) -> Float[Array, "b k r c"]:
+    """Runs `attend` on the largest number of requests up to `max_requests` that divides the batch, part by part."""
     batch = len(case.q)
-    size = next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
+    size = next(size for size in range(min(max_requests, batch), 0, -1) if batch % size == 0)
     if size == batch:
         return attend(case)
 
@@ -74,7 +78,7 @@ def _by_nodes(attend: Callable[[AttentionCall], Array], case: AttentionCall) -> 
     """Runs `attend` on some nodes at a time, where requests have too many; the last part may hold some again."""
     batch, heads, _, size = case.q.shape
     nodes = case.nodes
-    width = max(MOST // (scores_size(case) // nodes), 1)
+    width = max(MAX_SCORES_BYTES // (scores_size(case) // nodes), 1)
     pieces = -(-nodes // width)
     begins = jnp.minimum(jnp.arange(pieces, dtype=jnp.int32) * width, nodes - width)
     q = case.q.reshape(batch, heads, -1, nodes, size)

@@ -117,7 +117,7 @@ def in_blocks(
     """
     pairs, experts = expert.shape[0], stacks.gate.shape[0]
     size = min(LARGEST_BLOCK, 1 << (-(-pairs // experts) - 1).bit_length())
-    most = min(pairs, pairs // size + experts)
+    max_blocks = min(pairs, pairs // size + experts)
 
     order = jnp.argsort(expert)
     of_sorted = expert[order]
@@ -127,10 +127,10 @@ def in_blocks(
     rank = jnp.arange(pairs, dtype=jnp.int32) - (jnp.cumsum(counts) - counts)[of_sorted]
     place = starts[of_sorted] * size + rank
     sorted_rows = rows[_row_of(rows, expert)[order]].astype(jnp.float32)
-    laid = jnp.zeros((most * size, rows.shape[1]), jnp.float32).at[place].set(sorted_rows)
+    laid = jnp.zeros((max_blocks * size, rows.shape[1]), jnp.float32).at[place].set(sorted_rows)
     # Found before the loop: the search is a loop too, and inside this one, inside the decoding loop, XLA:CPU with
     # `xla_cpu_copy_insertion_use_region_analysis` computes something else (jaxlib 0.10.2).
-    of_block = jnp.searchsorted(ends, jnp.arange(most), side="right", method="compare_all")
+    of_block = jnp.searchsorted(ends, jnp.arange(max_blocks), side="right", method="compare_all")
 
     def one_block(block: Int[Array, ""], laid: Float[Array, "q h"]) -> Float[Array, "q h"]:
         def product(x: Float[Array, "s i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "s o"]:

@@ -23,19 +23,19 @@ def flat_attention(
 ) -> Float[Array, "1 h f c"]:
     """Computes `tree_attention` of each request's tokens over its own prefix and its own tokens; zeros at padding.
 
-    The linear maps around it have a row for each token. Here each request has `flat.most` of them, so that its keys
-    are read once for all of its tokens; the added work is small compared with the projections.
+    Each request is padded to `flat.max_count` tokens, so that its keys are read once for all of its tokens. The added
+    work is small compared with the projections, which have no padding.
 
     Args:
-        visible: which tokens of the row each one attends to, all of the same request.
-        flat: where the requests' tokens lie. The rest is as in `tree_attention`.
+        visible: which tokens of the row each token attends to, all of the same request.
+        flat: the layout of the requests' tokens. The other arguments are as in `tree_attention`.
     """
     places, is_token = flat.places, flat.is_token
 
     def by_request(rows: Float[Array, "1 heads f c"]) -> Float[Array, "y heads n c"]:
         return jnp.moveaxis(rows[0][:, places], 0, 1)
 
-    # what is masked weighs nothing, but nothing times nan is nan: a request must not read what is another's
+    # zero times nan is nan, so a request must not read the rows of another one, even with weight 0
     keys, values = (jnp.where(is_token[:, None, :, None], by_request(part), 0) for part in fresh)
     attended = tree_attention(
         *(by_request(q), (keys, values), flat.visible_by_request(visible), prefix, length),

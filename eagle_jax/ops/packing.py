@@ -1,7 +1,7 @@
-"""Memory layouts of weights for products of a few rows: leaf types that stand where an array or a `QuantArray` did.
+"""Memory layouts of weights for matrix products with few rows: leaf types that replace an array or a `QuantArray`.
 
-In files, in training and in converters a weight is `[out, in]`. Before decoding `pack` lays it out as the backend of
-this device reads it quickest. In every layout the leaf has the shape of the weight.
+Files, training and converters have weights as `[out, in]`. Before decoding, `pack` converts them to the fastest layout
+of this device's backend. Leaves of every layout have the shape of the stored weight.
 """
 
 import abc
@@ -20,20 +20,20 @@ from eagle_jax.ops.dispatch import BACKENDS, candidates
 from eagle_jax.ops.quantized import INT, QuantArray
 from eagle_jax.struct import pytree
 
-# Inputs below which XLA:CPU is quicker with a transposed matrix: it packs the right operand of every product anew. In
-# bfloat16 with 2,048 inputs that takes 668 us as stored and 1,643 transposed (`benchmarks.kernels.ops products`).
-TRANSPOSED_BELOW = 768
+# With fewer inputs XLA:CPU, which repacks the right operand in every product, is faster with a transposed matrix. A
+# bfloat16 product with 2,048 inputs takes 668 us as stored and 1,643 transposed (`benchmarks.kernels.ops products`).
+MIN_INPUTS_AS_STORED = 768
 
 
 class PackedWeight(abc.ABC):
     """A weight in the layout of a backend.
 
     Attributes:
-        shape: shape of the weight, `[.., in]`.
-        dtype: dtype of the weight; of a quantized one, what it was quantized from.
+        shape: shape of the stored weight, `[.., in]`.
+        dtype: dtype of the weight before quantization.
         nbytes: size in bytes.
-        is_quantized: whether it holds a `QuantArray`.
-        hidden_rows: rows whose product takes about the time of one row, since reading the weight takes longer.
+        is_quantized: whether the weight was packed from a `QuantArray`.
+        hidden_rows: number of rows up to which a product is limited by reading the weight, and takes the same time.
     """
 
     shape: tuple[int, ...]
@@ -50,11 +50,11 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def unpack(self) -> Array | QuantArray:
-        """Returns the weight as stored, bit for bit."""
+        """Returns the stored weight, bit for bit."""
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
-        """Returns the rows of a weight `[out, in]`, in its dtype."""
+        """Returns these rows of a weight `[out, in]`, dequantized to `dtype`."""
 
     @property
     def ndim(self) -> int:
@@ -67,18 +67,13 @@ class PackedWeight(abc.ABC):
 
 @pytree
 class Transposed:
-    """A weight `[.., in]`, stored as `[in, ..]`.
-
-    Attributes:
-        data: `[in, ..]`.
-    """
+    """A weight `[.., in]` whose `data` is `[in, ..]`."""
 
     data: Float[Array, "i ..."] | QuantArray
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first, *rest = self.data.shape
-        return (*rest, first)
+        return (*self.data.shape[1:], self.data.shape[0])
 
     @property
     def dtype(self) -> np.dtype:
@@ -86,7 +81,6 @@ class Transposed:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return sum(part.nbytes for part in jax.tree.leaves(self.data))
 
     @property
@@ -98,11 +92,10 @@ class Transposed:
         return self.data.size
 
     def unpack(self) -> Array | QuantArray:
-        """Returns the weight as stored."""
         return jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), self.data)
 
 
-LEAVES = (QuantArray, PackedWeight, Transposed)  # types that hold one weight and are no arrays
+LEAVES = (QuantArray, PackedWeight, Transposed)  # pytree types that hold one weight
 
 
 def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantArray | PackedWeight | Transposed:
@@ -110,14 +103,14 @@ def pack(weight: Array | QuantArray, *, sharded: bool = False) -> Array | QuantA
 
     Args:
         weight: `[.., in]`.
-        sharded: for a program over several devices.
+        sharded: whether the weight is sharded over several devices.
     """
     packed = None if sharded else pack_for_backend(weight)
     return _for_xla(weight) if packed is None else packed
 
 
 def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
-    """Packs a weight in the layout of the first backend that packs it; None if none does."""
+    """Packs a weight in the layout of the first backend that can pack it; returns None if no backend can."""
     for name in candidates("linear", weight_shape(weight)):
         try:
             backend = importlib.import_module(BACKENDS[name])
@@ -129,23 +122,22 @@ def pack_for_backend(weight: Array | QuantArray) -> PackedWeight | None:
 
 
 def unpack(weight: Any) -> Any:
-    """Returns the weight as stored, bit for bit but for scales of groups on GPUs."""
+    """Returns the stored weight, bit for bit except for group scales on GPUs, which `pack` rounds."""
     return weight.unpack() if isinstance(weight, PackedWeight | Transposed) else weight
 
 
 def is_leaf(value: object) -> bool:
-    """Returns whether a value is one weight, as `is_leaf` of `jax.tree` functions over parameters."""
+    """Returns whether a value is one weight; pass it as `is_leaf` to functions of `jax.tree`."""
     return isinstance(value, LEAVES)
 
 
 def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
     """Returns the weight in the layout that XLA multiplies fastest.
 
-    On TPUs a weight in groups is transposed, since only then does the compiler fuse its dequantization into the
-    product: for one row it reads 0.63 bytes a weight, where it reads 1.9 of `[out, in]` in groups of 32 and 10 in
-    groups of 128. On GPUs it stays `[out, in]`, symmetric integers with scales of the product's dtype: XLA transposes
-    any other layout in every call and dequantizes it to memory, this one only in some versions
-    (`benchmarks.compile_only.gpu_loop`). Other kinds keep the scales of their files.
+    On TPUs grouped weights are transposed, since the compiler then fuses their dequantization into the product: for one
+    row it reads 0.63 bytes a weight, against 1.9 for `[out, in]` in groups of 32, and 10 in groups of 128. On GPUs they
+    stay `[out, in]`, and symmetric integers get scales of the product's dtype: XLA transposes any other layout in every
+    call and dequantizes it to memory, this one only in some versions (`benchmarks.compile_only.gpu_loop`).
     """
     platform = jax.default_backend()
     grouped = isinstance(weight, QuantArray) and weight.scales.shape[-1] > 1
@@ -153,12 +145,12 @@ def _for_xla(weight: Array | QuantArray) -> Array | QuantArray | Transposed:
         if weight.levels != INT or weight.minima is not None or weight.scales.dtype != jnp.float32:
             return weight
         return dataclasses.replace(weight, scales=weight.scales.astype(weight.dtype))
-    if grouped or (platform == "cpu" and not _is_quicker_as_stored(weight)):
+    if grouped or (platform == "cpu" and not _is_faster_as_stored(weight)):
         return Transposed(jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0), weight))
     return weight
 
 
-def _is_quicker_as_stored(weight: Array | QuantArray) -> bool:
-    """Returns whether XLA:CPU is quicker with `[out, in]`."""
+def _is_faster_as_stored(weight: Array | QuantArray) -> bool:
+    """Returns whether XLA:CPU is faster with `[out, in]`."""
     unquantized = not isinstance(weight, QuantArray) and weight.dtype in (jnp.bfloat16, jnp.float32)
-    return unquantized and weight.shape[-1] >= TRANSPOSED_BELOW
+    return unquantized and weight.shape[-1] >= MIN_INPUTS_AS_STORED

@@ -120,36 +120,36 @@ class FlatRows:
     Attributes:
         request: request of each token of the row; any for padding, which comes last.
         begin, count: the first token of each request, and its number of tokens.
-        most: maximum of `count`.
+        max_count: maximum of `count`.
     """
 
     request: Int[Array, "f"]
     begin: Int[Array, "b"]
     count: Int[Array, "b"]
-    most: int = static()
+    max_count: int = static()
 
     @property
     def places(self) -> Int[Array, "b n"]:
-        """The tokens of each request, up to `most`; beyond those that it has any."""
-        index = self.begin[:, None] + jnp.arange(self.most, dtype=jnp.int32)[None]
+        """Row index of each token of each request; arbitrary where `is_token` is false."""
+        index = self.begin[:, None] + jnp.arange(self.max_count, dtype=jnp.int32)[None]
         return jnp.minimum(index, len(self.request) - 1)
 
     def in_row(self, rows: Array) -> Array:
         """Returns the rows of requests, `[b n ..]`, as they lie in the row, `[f ..]`; zeros at padding."""
         index = jnp.arange(len(self.request), dtype=jnp.int32)
-        request_row = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
+        request_row = jnp.clip(index - self.begin[self.request], 0, self.max_count - 1)
         is_row = (index < jnp.sum(self.count)).reshape(-1, *(1,) * (rows.ndim - 2))
         return jnp.where(is_row, rows[self.request, request_row], 0)
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
         """Returns which of a request's tokens each one attends to; padding attends to itself."""
         seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
-        return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax over nothing is no number
+        return seen | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax over nothing is no number
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:
-        """Which of `places` the request has."""
-        return jnp.arange(self.most, dtype=jnp.int32)[None] < self.count[:, None]
+        """Which of `places` are tokens of the request."""
+        return jnp.arange(self.max_count, dtype=jnp.int32)[None] < self.count[:, None]
 
 
 @pytree

@@ -20,7 +20,7 @@ from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.sizes import chunk_tokens
 from eagle_jax.scheduling.table_programs import TablePrograms
 
-MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
+MAX_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Scheduler:
         if not self._queue or len(self._running) == self.shape.rows:
             return False
         batch = self._batch
-        if batch is None or int(batch.state.steps) > MOST_STEPS:
+        if batch is None or int(batch.state.steps) > MAX_STEPS:
             if self._running:
                 return False
             self.close()

@@ -13,7 +13,7 @@ from eagle_jax.requests.results import CANCELLED, PromptLogprobs, Result
 from eagle_jax.requests.ticket import EngineError, Ticket
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scoring import Scoring
-from eagle_jax.scheduling.sizes import chunk_tokens, rows_for
+from eagle_jax.scheduling.sizes import chunk_tokens, padded_batch_size
 
 log = logging.getLogger("eagle_jax.scheduling")
 COMPILING_SECONDS = 0.05  # that an engine with nothing else to do waits for a program before it looks for new requests
@@ -88,7 +88,7 @@ class ScoringQueue:
     def _begin(self) -> None:
         """Begins with the prompts that come next, as many as are scored together."""
         with self._changed:
-            while self.waiting and len(self._current) < rows_for(self._model, 1):
+            while self.waiting and len(self._current) < padded_batch_size(self._model, 1):
                 self._current.append(self.waiting.popleft())
         for ticket in self._current:
             ticket.begin()

@@ -25,7 +25,7 @@ from eagle_jax.methods.registry import TUNED, method_of
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import shape_for
-from eagle_jax.scheduling.sizes import rows_for
+from eagle_jax.scheduling.sizes import padded_batch_size
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.costs import Grid, drafter_with, grid_for, measure
 from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
@@ -106,7 +106,7 @@ def tune(
         if name == "none":
             raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
         raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {names}')
-    sizes = sorted({rows_for(model, whole_number("batch size", size, 1)) for size in batch_sizes})
+    sizes = sorted({padded_batch_size(model, whole_number("batch size", size, 1)) for size in batch_sizes})
     if not sizes:
         raise ValueError("no batch sizes; give at least one, such as 1")
     if prompts is None and model.tokenizer is None:

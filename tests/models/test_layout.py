@@ -55,7 +55,7 @@ def test_a_target_computes_the_same_in_both_layouts(config, packs):
 @pytest.mark.parametrize("dtype, close", [(jnp.bfloat16, 2e-2), (jnp.float32, 1e-4)], ids=["bfloat16", "float32"])
 def test_unpacked_wide_matrices_stay_as_stored(dtype, close, monkeypatch):
     monkeypatch.setenv(ops.VARIABLE, "xla")
-    config = dataclasses.replace(TINY, intermediate_size=packing.TRANSPOSED_BELOW, num_hidden_layers=1)
+    config = dataclasses.replace(TINY, intermediate_size=packing.MIN_INPUTS_AS_STORED, num_hidden_layers=1)
     stored = LM.init(config, jax.random.key(0), dtype)
     laid = LM(params=layout.for_decoding(copied(stored.params), config.head_dim), config=config)
     mlp = laid.params["layers_0"]["mlp"]
@@ -67,7 +67,7 @@ def test_unpacked_wide_matrices_stay_as_stored(dtype, close, monkeypatch):
 
 
 def test_merged_matrices_that_stay_as_stored_are_the_same_model(monkeypatch):
-    monkeypatch.setattr(packing, "TRANSPOSED_BELOW", 1)
+    monkeypatch.setattr(packing, "MIN_INPUTS_AS_STORED", 1)
     monkeypatch.setenv(ops.VARIABLE, "xla")
     params = randomised(LM.init(BIASED, jax.random.key(0), jnp.bfloat16).params, jax.random.key(1))
     laid = layout.for_decoding(copied(params), BIASED.head_dim)

@@ -113,7 +113,7 @@ def test_a_whole_model_goes_through_it(asked, monkeypatch):
     monkeypatch.setattr(quantized.QuantType, "code_dtype", stored)
     monkeypatch.setattr(packing, "_for_xla", as_on_gpus)
     floats = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), LM.init(CONFIG, jax.random.key(0)).params)
-    params = layout.for_decoding(quant.quantize_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, spread=True)
+    params = layout.for_decoding(quant.quantize_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, sharded=True)
     model, tokens = LM(params=params, config=CONFIG), jnp.arange(6)[None]
     logits = model(tokens)[1]
     through = {(6, 256, 128), (6, 128, 128), (6, 512, 128), (6, 128, 256)}  # qkv, o, gate and up, down
@@ -145,14 +145,14 @@ def test_only_what_it_multiplies_goes_there(asked, monkeypatch, getkey, caplog):
     for _ in range(2):
         matmul(rows, quantize(dense(one), QuantType(8), jnp.bfloat16))
         matmul(rows, ops.Transposed(jax.tree.map(jnp.transpose, one)))
-        matmul(jnp.zeros((int4_gpu.MOST_ROWS + 1, 256), jnp.bfloat16), one)
+        matmul(jnp.zeros((int4_gpu.MAX_ROWS + 1, 256), jnp.bfloat16), one)
         matmul(rows, rounded((64, 256), 32, getkey()))
         matmul(rows, dataclasses.replace(one, dtype=np.dtype(jnp.float32)))
         with traced_over(Sharding(Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES))):
             matmul(rows, one)
     reasons = [
         "the weight is not quantized to 4 bits",
-        f"more than {int4_gpu.MOST_ROWS} rows",
+        f"more than {int4_gpu.MAX_ROWS} rows",
         "a weight of 64 x 256 does not",
         "weights are multiplied in float32",
         "the program is over several",

@@ -103,7 +103,7 @@ class TestParts(Contract):
 
     @classmethod
     def attend(cls, case: AttentionCall) -> jax.Array:
-        with mock.patch.object(attention_parts, "MOST", cls.most):
+        with mock.patch.object(attention_parts, "MAX_SCORES_BYTES", cls.most):
             return TestXLAWhole.attend(case)
 
     def test_scores_are_never_larger(self):

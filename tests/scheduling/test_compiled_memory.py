@@ -67,7 +67,7 @@ def test_prompts_are_read_with_few_scores(in_parts: bool, fused, monkeypatch):
     """Eight chunks of 64 tokens over 65,536 slots have 537 MB of float32 scores."""
     monkeypatch.setenv(VARIABLE, "xla")
     if not in_parts:
-        monkeypatch.setattr(attention_parts, "MOST", 2**40)
+        monkeypatch.setattr(attention_parts, "MAX_SCORES_BYTES", 2**40)
     jax.clear_caches()  # layers that were traced with another bound
     target, head = synthetic_pair(dataclasses.replace(TINY, head_dim=16, num_attention_heads=4))
     rows, slots = 8, 65536

@@ -144,8 +144,8 @@ def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
 def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the layers whose entering residual stream is read."""
     left, entered = _either(entries, inner, LEFT), entries.get(ENTERED)
-    for name, ids, least in ((LEFT, left, -1), (ENTERED, entered, 0)):
-        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
+    for name, ids, minimum in ((LEFT, left, -1), (ENTERED, entered, 0)):
+        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= minimum for layer in ids)
         if ids is not None and (not is_valid or len(set(ids)) < len(ids)):
             raise ValueError(f"{name} is {ids!r}; expected layer numbers, each once")
     taps = entered if left is None else [layer + 1 for layer in left]

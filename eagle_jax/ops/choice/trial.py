@@ -107,11 +107,11 @@ def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) 
         error = max(
             _error(output, reference) for output, reference in zip(outputs, expected, strict=True) if output is not None
         )
-        most = _tolerance(calls[0][1])
-        if not error <= most:
+        tolerance = _tolerance(calls[0][1])
+        if not error <= tolerance:
             return {
                 "error": error,
-                "reason": f"it is wrong: off by {error:.1e} of the largest number, allowed {most:g}",
+                "reason": f"it is wrong: off by {error:.1e} of the largest number, allowed {tolerance:g}",
             }
     return {"error": error, "seconds": tuple(_seconds(call, arrays, candidate) for call, arrays in calls), "reason": ""}
 
@@ -175,7 +175,7 @@ def _tolerance(arrays: tuple[Any, ...]) -> float:
     if any(isinstance(leaf, QuantArray) for leaf in jax.tree.leaves(arrays, is_leaf=is_leaf)):
         return QUANTIZED
     dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(arrays)}
-    return max(most for dtype, most in TOLERANCE.items() if dtype in dtypes)
+    return max(tolerance for dtype, tolerance in TOLERANCE.items() if dtype in dtypes)
 
 
 def _check_device(finding: Finding) -> None:

@@ -34,15 +34,17 @@ def attend(case: AttentionCall) -> Float[Array, "b k r c"]:
     visible = jnp.pad(case.visible, ((0, 0), (0, 0), (0, -case.named % BLOCK)))
     cached = *case.prefix, case.length, cache_rows(case.cache_rows, len(case.q))
     count = jnp.full(len(case.q), case.nodes, jnp.int32) if case.count is None else case.count
-    buffers = [_compact(case), *case.fresh, visible.astype(jnp.int8), *cached, count]
+    buffers = [_valid_nodes_first(case), *case.fresh, visible.astype(jnp.int8), *cached, count]
     name = NAME
     if case.first is not None:
         name, buffers = WINDOWED, [*buffers, case.first]
     sums = jax.ShapeDtypeStruct((*case.q.shape[:-1], 2, LANES), jnp.float32)
-    return _spread(case, jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*buffers)[0])
+    return _restore_order(
+        case, jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(case.q.shape, jnp.float32), sums])(*buffers)[0]
+    )
 
 
-def _compact(case: AttentionCall) -> Float[Array, "b k r c"]:
+def _valid_nodes_first(case: AttentionCall) -> Float[Array, "b k r c"]:
     """Puts the queries of nodes that are not padding first: row `g count + i` is query g at node i."""
     if case.count is None:
         return case.q
@@ -51,7 +53,7 @@ def _compact(case: AttentionCall) -> Float[Array, "b k r c"]:
     return jnp.take_along_axis(case.q, source[:, None, :, None], axis=2)
 
 
-def _spread(case: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
+def _restore_order(case: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
     """Results in the order of `case.q`; zeros for nodes of padding."""
     if case.count is None:
         return rows

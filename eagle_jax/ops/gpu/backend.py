@@ -33,8 +33,8 @@ def linear(rows: Float[Array, "r i"], weight: Any, num_valid: Int[Array, ""]) ->
         raise NotImplementedError("the program is over several devices")
     if weight.dtype != jnp.bfloat16:
         raise NotImplementedError(f"weights are multiplied in {weight.dtype}")
-    if not 0 < rows.shape[0] <= int4.MOST_ROWS:
-        raise NotImplementedError(f"more than {int4.MOST_ROWS} rows")
+    if not 0 < rows.shape[0] <= int4.MAX_ROWS:
+        raise NotImplementedError(f"more than {int4.MAX_ROWS} rows")
     *_, inputs = weight.shape
     reason = int4.refusal(weight.size // inputs, inputs, weight.scales.shape[-1])
     if reason is not None:

@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, Int
 IN_PROGRAMS = "int4_product"  # what it is called in compiled ones
 INPUTS, ROWS = 128, 64  # of a program: inputs at a time, and most rows
 NARROW, WIDE = 64, 128  # its outputs; with many rows more of them, since all programs read the same rows
-MOST_ROWS = 128  # not measured: with many more rows unpacking in memory is paid back; prompts are read 256 at a time
-PROGRAMS, LEAST_STEPS = 256, 4  # cut along the inputs to have so many programs, of no fewer steps than these
+MAX_ROWS = 128  # not measured: with many more rows unpacking in memory is paid back; prompts are read 256 at a time
+PROGRAMS, MIN_STEPS = 256, 4  # cut along the inputs to have so many programs, of no fewer steps than these
 BITS = 0x4B000000  # of 2**23, a float32 whose lowest bits count in ones
 ZERO = 2**23 + 8  # what code 0 becomes there
 
@@ -79,7 +79,7 @@ def product(
 def cut(blocks: int, steps: int) -> int:
     """Returns the number of parts that the inputs are cut into, where the outputs alone make `blocks` programs."""
     parts = 1
-    while blocks * parts < PROGRAMS and steps % (2 * parts) == 0 and steps // (2 * parts) >= LEAST_STEPS:
+    while blocks * parts < PROGRAMS and steps % (2 * parts) == 0 and steps // (2 * parts) >= MIN_STEPS:
         parts *= 2
     return parts
 

@@ -25,9 +25,9 @@ from jaxtyping import Array, Float, Int
 from eagle_jax.ops.attention_call import UNSEEN, AttentionCall, absorb, nothing, scores
 
 LANES, SUBLANES = 128, 32  # of a register tile of bytes, as masks have them
-ROWS, SCORES = 1024, 1 << 18  # most rows, and most scores, in VMEM at a time
+ROWS, SCORES = 1024, 1 << 18  # maximum of rows, and of scores, in VMEM at a time
 TINY = float(jnp.finfo(jnp.float32).tiny)  # keeps rows of padding, which see nothing, from dividing by zero
-LEAST = 8  # fresh rows: Mosaic makes no product with a single one
+MIN_FRESH_ROWS = 8  # Mosaic cannot multiply by a single row
 
 
 def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "b k r c"]:
@@ -101,11 +101,11 @@ class Tiling:
 
     @staticmethod
     def of(case: AttentionCall) -> "Tiling":
-        most = ROWS if case.visible.shape[2] <= ROWS // 2 else ROWS // 2
-        if case.group * case.nodes <= most:
+        limit = ROWS if case.visible.shape[2] <= ROWS // 2 else ROWS // 2
+        if case.group * case.nodes <= limit:
             rows, tiles, nodes = case.group * case.nodes, 1, case.nodes
         else:
-            parts = -(-case.nodes // most)
+            parts = -(-case.nodes // limit)
             rows = _up(-(-case.nodes // parts), SUBLANES)
             tiles, nodes = case.group * parts, rows * parts
         kv_heads = case.q.shape[1]
@@ -114,13 +114,14 @@ class Tiling:
         return Tiling(nodes, rows, tiles, heads, block, ragged=case.slots % block != 0)
 
 
-def _block(slots: int, most: int) -> int:
-    """Slots of a step: all there are, or the largest divisor that is not much less than `most`, since a last block that
-    reaches beyond the cache makes every step mask what it reads.
+def _block(slots: int, limit: int) -> int:
+    """Returns the slots of a grid step: all, or their largest divisor in `limit // 2 .. limit`, if there is one.
+
+    Every step needs a mask if the last block extends beyond the cache.
     """
-    if _up(slots, LANES) <= most:
+    if _up(slots, LANES) <= limit:
         return _up(slots, LANES)
-    return next((size for size in range(most, most // 2, -LANES) if slots % size == 0), most)
+    return next((size for size in range(limit, limit // 2, -LANES) if slots % size == 0), limit)
 
 
 def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) -> None:
@@ -175,7 +176,7 @@ def _steps(case: AttentionCall, block: int) -> tuple[Int[Array, ""], Int[Array, 
 
 def _inputs(case: AttentionCall, tiling: Tiling) -> tuple[list[Array], list[pl.BlockSpec]]:
     """Returns arrays with their padding, and which part of each a step reads."""
-    size, fresh = case.q.shape[3], max(case.visible.shape[2], LEAST)
+    size, fresh = case.q.shape[3], max(case.visible.shape[2], MIN_FRESH_ROWS)
     q = _pad(case.q.reshape(*case.q.shape[:2], case.group, case.nodes, size), 3, tiling.nodes)
     visible = _pad(_pad(case.visible.astype(jnp.int8), 2, fresh), 1, tiling.nodes)
     heads_per_tile = max(tiling.rows // tiling.nodes, 1)  # query heads of a tile; masks are the same for all of them

@@ -275,8 +275,8 @@ def test_deepspec_taps_that_cannot_be(tmp_path: pathlib.Path):
         with refused(ValueError, *words):
             load_head(write(tmp_path, deepspec_values(), DEEPSPEC | {"target_layer_ids": ids}), deep_target())
     stated = DEEPSPEC | {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 4]}
-    with refused(ValueError, "layers that the streams enter", "in target_layer_ids", "one less"):
+    with refused(ValueError, "layers whose inputs are tapped", "target_layer_ids lists", "one less"):
         load_head(write(tmp_path, deepspec_values(), stated), deep_target())
     nested = DEEPSPEC | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 5]}}
-    with refused(ValueError, "[0, 1, 2, 3, 5] in eagle_config", "in target_layer_ids", "the same in both"):
+    with refused(ValueError, "eagle_config lists [0, 1, 2, 3, 5]", "target_layer_ids lists", "expected equal lists"):
         load_head(write(tmp_path, deepspec_values(), nested), deep_target())
