@@ -51,8 +51,8 @@ class Hybrid(Drafter):
 
     @property
     def shape(self) -> TreeShape:
-        one, other = self.first.shape, self.second.shape
-        return TreeShape(nodes=one.nodes + other.nodes - 1, depth=max(one.depth, other.depth))
+        first, second = self.first.shape, self.second.shape
+        return TreeShape(nodes=first.nodes + second.nodes - 1, depth=max(first.depth, second.depth))
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -84,14 +84,14 @@ class Hybrid(Drafter):
         )
 
     def propose(self, target: Target, state: HybridState, view: View, mode: Sampling) -> tuple[Tree, HybridState]:
-        one, first = self.first.propose(target, state.first, view, mode)
-        other, second = self.second.propose(target, state.second, view, mode)
+        first_tree, first = self.first.propose(target, state.first, view, mode)
+        second_tree, second = self.second.propose(target, state.second, view, mode)
         with jax.named_scope("graft"):
-            tree, place = graft(one, other)
-        return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
+            tree, place = graft(first_tree, second_tree)
+        return tree, HybridState(first, second, second_tree.tokens, second_tree.parent, second_tree.valid, place)
 
     def _first_part(self, checked: Verification) -> Verification:
-        """Returns the verification of the first drafter's tree, which the other's nodes follow."""
+        """Returns the verification of the first drafter's tree, which the second tree's nodes follow."""
         nodes, tree = self.first.shape.nodes, checked.tree
         first_tree = Tree(
             tokens=tree.tokens[:, :nodes],

@@ -130,8 +130,8 @@ class Rest(StatelessDrafter):
             tokens_at = self.store.tokens.at[begin[:, None] + column].get(mode="fill", fill_value=-1)
             differs = (tokens_at != ends) & (column < sizes[:, None])
             at = jnp.argmax(differs, axis=1)[:, None]
-            less = (jnp.take_along_axis(tokens_at, at, axis=1) < jnp.take_along_axis(ends, at, axis=1))[:, 0]
-            goes_right = jnp.where(jnp.any(differs, axis=1), less, after) & (low < high)
+            is_less = (jnp.take_along_axis(tokens_at, at, axis=1) < jnp.take_along_axis(ends, at, axis=1))[:, 0]
+            goes_right = jnp.where(jnp.any(differs, axis=1), is_less, after) & (low < high)
             stays = low >= high
             return jnp.where(goes_right, middle + 1, low), jnp.where(goes_right | stays, high, middle)
 

@@ -23,9 +23,7 @@ class Drafted:
 
 @pytree
 class DraftOnly(Wrapper):
-    """Measures the cost of drafting alone: drafts as another drafter does and proposes the root alone, so the loop
-    decodes plainly. Its state has the tree that would have been verified.
-    """
+    """Measures the cost of drafting alone: runs a drafter, keeps its tree in the state, and proposes only the root."""
 
     budget = None
 

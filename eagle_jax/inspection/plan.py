@@ -113,7 +113,7 @@ def plan(
     chips = whole_number("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
     plans = [plan_of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
-    return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
+    return next((candidate for candidate in plans if candidate.total <= 0.9 * memory), plans[-1])
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
@@ -277,9 +277,7 @@ def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> 
 
 
 def _added(config: LlamaConfig, layer: int, item: int) -> int:
-    """Returns the number of bytes that a token adds to the state of a layer: keys and values, a latent vector, or
-    `DeltaRows`; and those of the layer's own input.
-    """
+    """Returns the bytes that a token adds to the state of a layer (K/V, latents or `DeltaRows`) and its input."""
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):
         return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels

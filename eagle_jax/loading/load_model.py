@@ -235,11 +235,11 @@ def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple
     paths = (folder / "generation_config.json", folder / "config.json")
     files = [(path, read_json(path)) for path in paths if path.exists()]
     for where, entries in [("target_config", changes), *files]:
-        stated = text_part(entries).get("eos_token_id", entries.get("eos_token_id"))
-        if stated is not None:
-            listed = stated if isinstance(stated, list) else [stated]
+        eos_ids = text_part(entries).get("eos_token_id", entries.get("eos_token_id"))
+        if eos_ids is not None:
+            listed = eos_ids if isinstance(eos_ids, list) else [eos_ids]
             if not all(type(id_) is int for id_ in listed):
-                raise ValueError(f"{where} has eos_token_id {stated!r}; expected a whole number, or a list of them")
+                raise ValueError(f"{where} has eos_token_id {eos_ids!r}; expected a whole number, or a list of them")
             ids.update(listed)
             break
     if tokenizer is not None and tokenizer.eos_token_id is not None:
@@ -252,7 +252,7 @@ def _context(target: LM) -> int:
 
     With YaRN, configs state the stretched length, or the original.
     """
-    rope, stated = target.config.rope, target.config.max_position_embeddings
+    rope, context = target.config.rope, target.config.max_position_embeddings
     if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:
-        return max(stated, round(rope.original_max_position_embeddings * rope.factor))
-    return int(stated * (rope.factor if rope.kind in ("linear", "dynamic") else 1.0))
+        return max(context, round(rope.original_max_position_embeddings * rope.factor))
+    return int(context * (rope.factor if rope.kind in ("linear", "dynamic") else 1.0))

@@ -46,10 +46,10 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
 
     with jax.named_scope("accept"):
         prefix = prefix_at_nodes(params, state, tree, ancestors, height)
-        spared = spares_logits(target, drafter, params, state, output, mode)
+        skips_logits = can_skip_logits(target, drafter, params, state, output, mode)
         draws = (
             drawn_greedily(target, layout, output)
-            if spared
+            if skips_logits
             else draws_at_nodes(layout, output, logits, params, prefix, noise, mode)
         )
         accepted, stopped, failed = _until_stop(walk(tree, draws, height, ancestors), params, state)
@@ -163,7 +163,7 @@ def draws_at_nodes(
     return layout.nodes_of_samples(jnp.where(layout.samples_of_rows(is_finite(output.hidden)), draws, NO_TOKEN))
 
 
-def spares_logits(
+def can_skip_logits(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, output: Output, mode: Sampling
 ) -> bool:
     """Returns whether nothing reads the step's logits but the draws, and they are so large that this matters."""

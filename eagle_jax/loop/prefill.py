@@ -78,9 +78,7 @@ def init_prefill(
 def restart_prefill(
     target: Target, drafter: Drafter, params: BatchParams, progress: PrefillState, *, sharding: Sharding | None = None
 ) -> PrefillState:
-    """Returns what `init_prefill` does, in the KV arrays of an earlier `PrefillState` instead of zeros; what they hold
-    is never read.
-    """
+    """Returns what `init_prefill` does, in the K/V arrays of an earlier state, whose contents are never read."""
     fresh = init_prefill(target, drafter, params, slots=progress.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:

@@ -98,7 +98,7 @@ def _recorded(
     def put(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), begin + 1, axis=1)
 
-    chosen = jnp.take_along_axis(logits, following[:, :, None], axis=2)
+    token_logits = jnp.take_along_axis(logits, following[:, :, None], axis=2)
     total, top = jax.nn.logsumexp(logits, axis=-1, keepdims=True), scores.top
     if top is not None:
         values, ids = top_k(logits, top.ids.shape[2])
@@ -107,8 +107,8 @@ def _recorded(
     return PromptScores(
         num_chunks_read=scores.num_chunks_read + 1,
         cache=constrain(cache),
-        logprobs=put(scores.logprobs, (chosen - total)[:, :, 0]),
-        ranks=put(scores.ranks, 1 + jnp.sum(logits > chosen, axis=-1, dtype=jnp.int32)),
+        logprobs=put(scores.logprobs, (token_logits - total)[:, :, 0]),
+        ranks=put(scores.ranks, 1 + jnp.sum(logits > token_logits, axis=-1, dtype=jnp.int32)),
         top=top,
     )
 

@@ -131,10 +131,10 @@ def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Ca
 def check_vocabulary(head: AnyHead) -> None:
     """Refuses a head that came with other than the target ids of its draft vocabulary."""
     size, vocab_size = head.draft_vocab_size, head.config.layers.vocab_size
-    got = vocab_size if head.vocabulary is None else head.vocabulary.shape[0]
-    if got != size:
+    num_ids = vocab_size if head.vocabulary is None else head.vocabulary.shape[0]
+    if num_ids != size:
         raise ValueError(
-            f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
+            f"a head with draft_vocab_size={size} came with {num_ids} target ids; give exactly those of "
             "its draft vocabulary, or None where that is the whole one"
         )
 

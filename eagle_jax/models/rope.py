@@ -23,16 +23,16 @@ def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope
     if rope is None:
         shape = (*positions.shape, head_dim // 2)
         return jnp.ones(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-    size, seen = rope.rotated(head_dim), jnp.maximum(positions + 1, rope_length[:, None])
+    size, context = rope.rotated(head_dim), jnp.maximum(positions + 1, rope_length[:, None])
     if rope.kind == "dynamic":
-        turns = _dynamic_frequencies(rope, size, seen)
+        turns = _dynamic_frequencies(rope, size, context)
     elif rope.kind == "longrope":
         assert rope.original_max_position_embeddings is not None
         short, long = (
             jnp.asarray(_default(rope, size) / np.asarray(factors), jnp.float32)[None, None]
             for factors in (rope.short_factor, rope.long_factor)
         )
-        turns = jnp.where((seen > rope.original_max_position_embeddings)[..., None], long, short)
+        turns = jnp.where((context > rope.original_max_position_embeddings)[..., None], long, short)
     else:
         turns = jnp.asarray(frequencies(rope, head_dim), jnp.float32)[None, None]
     angle = positions.astype(jnp.float32)[..., None] * turns
@@ -118,11 +118,11 @@ def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
     return frequencies / rope.factor * (1 - keep) + frequencies * keep
 
 
-def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> Float[Array, "b n half"]:
+def _dynamic_frequencies(rope: Rope, head_dim: int, context: Int[Array, "b n"]) -> Float[Array, "b n half"]:
     """Computes dynamic NTK: theta grows with the length, so the slowest pair stretches by about `seen / original`."""
     original = rope.original_max_position_embeddings
     assert original is not None
-    stretch = rope.factor * jnp.maximum(seen, original).astype(jnp.float32) / original - (rope.factor - 1)
+    stretch = rope.factor * jnp.maximum(context, original).astype(jnp.float32) / original - (rope.factor - 1)
     theta = rope.theta * stretch ** (head_dim / (head_dim - 2))
     return theta[..., None] ** -jnp.asarray(_exponents(head_dim), jnp.float32)[None, None]
 

@@ -65,12 +65,12 @@ def reference(
     fresh: KV = (fresh_kv[0], fresh_kv[1]) if fresh_kv else draft_kv
     if fresh_kv and draft_kv[0].shape[2]:
         fresh = jnp.concatenate([draft_kv[0], fresh_kv[0]], axis=2), jnp.concatenate([draft_kv[1], fresh_kv[1]], axis=2)
-    seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
+    mask_args = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
     how: dict[str, Any] = dict(scale=scale, softcap=softcap, sinks=weights.sinks)
     if inputs.flat is None:
-        attended = tree_attention(q, fresh, *seen, **how)
+        attended = tree_attention(q, fresh, *mask_args, **how)
     else:
-        attended = flat_attention(q, fresh, *seen, inputs.flat, **how)
+        attended = flat_attention(q, fresh, *mask_args, inputs.flat, **how)
     if gate is not None:
         attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)

@@ -92,8 +92,12 @@ Backend = Callable[[AttentionCall], Float[Array, "b k r c"]]
 
 def nothing(shape: tuple[int, ...]) -> Sums:
     """Returns the initial state of rows `[.., r, c]`."""
-    one = (*shape[:-1], 1)
-    return jnp.full(one, NOTHING_SEEN, jnp.float32), jnp.zeros(one, jnp.float32), jnp.zeros(shape, jnp.float32)
+    column = (*shape[:-1], 1)
+    return (
+        jnp.full(column, NOTHING_SEEN, jnp.float32),
+        jnp.zeros(column, jnp.float32),
+        jnp.zeros(shape, jnp.float32),
+    )
 
 
 def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: float | None) -> Float[Array, "*b r s"]:
@@ -108,7 +112,7 @@ def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: flo
     return products if softcap is None else jnp.tanh(products / softcap) * softcap
 
 
-def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> Sums:
+def absorb(sums: Sums, masked_scores: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> Sums:
     """Adds further keys to the state: the online softmax of Milakov and Gimelshein (2018).
 
     The maximum cancels out in the result, so no gradient goes through it.
@@ -117,8 +121,8 @@ def absorb(sums: Sums, seen: Float[Array, "*b r s"], values: Float[Array, "*b s 
         seen: scores, `UNSEEN` for masked keys.
     """
     top, total, mixed = sums
-    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(seen, axis=-1, keepdims=True)))
-    weights, scale_down = jnp.exp(seen - new), jnp.exp(top - new)
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(masked_scores, axis=-1, keepdims=True)))
+    weights, scale_down = jnp.exp(masked_scores - new), jnp.exp(top - new)
     more = jnp.einsum(
         "...rs,...sc->...rc",
         weights.astype(values.dtype),

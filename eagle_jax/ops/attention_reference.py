@@ -93,7 +93,9 @@ def _over_all_slots(case: AttentionCall) -> Float[Array, "b k r c"]:
     """Attends to the fresh tokens, and to all of the cache at once."""
     sums = _read(case, _begun(case), _named(case), case.visible)
     if case.slots:
-        sums = _read(case, sums, _of_requests(case, case.prefix), _seen(case, jnp.arange(case.slots, dtype=jnp.int32)))
+        sums = _read(
+            case, sums, _of_requests(case, case.prefix), _prefix_mask(case, jnp.arange(case.slots, dtype=jnp.int32))
+        )
     return _mixed(case, sums)
 
 
@@ -102,7 +104,7 @@ def _by_blocks(case: AttentionCall, block: int) -> Float[Array, "b k r c"]:
 
     def read(index: Int[Array, ""], sums: Sums) -> Sums:
         part, slot = _block(case, index, block)
-        return _read(case, sums, part, _seen(case, slot))
+        return _read(case, sums, part, _prefix_mask(case, slot))
 
     sums = _begun(case)
     low = jnp.zeros((), jnp.int32) if case.first is None else jnp.maximum(jnp.min(case.first), 0) // block
@@ -117,7 +119,7 @@ def _with_fresh(case: AttentionCall, sums: Sums, index: Int[Array, ""], block: i
     """Adds one block of the cache and the fresh tokens in one product."""
     part, slot = _block(case, index, block)
     keys, values = (jnp.concatenate(both, axis=2) for both in zip(part, _named(case), strict=True))
-    return _read(case, sums, (keys, values), jnp.concatenate([_seen(case, slot), case.visible], axis=2))
+    return _read(case, sums, (keys, values), jnp.concatenate([_prefix_mask(case, slot), case.visible], axis=2))
 
 
 def _named(case: AttentionCall) -> KV:
@@ -139,20 +141,20 @@ def _of_requests(case: AttentionCall, cached: CachedKV) -> KV:
     return cached if case.cache_rows is None else (keys[case.cache_rows], values[case.cache_rows])
 
 
-def _seen(case: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
+def _prefix_mask(case: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
     """Returns which of the slots `slot` each node attends to."""
-    seen = slot[None, None] < case.length[:, None, None]
+    mask = slot[None, None] < case.length[:, None, None]
     if case.first is not None:
-        seen = seen & (slot[None, None] >= case.first[:, :, None])
-    return jnp.broadcast_to(seen, (*case.visible.shape[:2], len(slot)))
+        mask = mask & (slot[None, None] >= case.first[:, :, None])
+    return jnp.broadcast_to(mask, (*case.visible.shape[:2], len(slot)))
 
 
-def _read(case: AttentionCall, sums: Sums, part: KV, seen: Bool[Array, "b n s"]) -> Sums:
+def _read(case: AttentionCall, sums: Sums, part: KV, mask: Bool[Array, "b n s"]) -> Sums:
     """Adds keys and values under a mask."""
-    return absorb(sums, _masked(scores(case.q, part[0], case.softcap), seen), part[1])
+    return absorb(sums, _masked(scores(case.q, part[0], case.softcap), mask), part[1])
 
 
-def _masked(scores: Float[Array, "b k r s"], seen: Bool[Array, "b n s"]) -> Float[Array, "b k r s"]:
-    batch, n, slots = seen.shape
+def _masked(scores: Float[Array, "b k r s"], mask: Bool[Array, "b n s"]) -> Float[Array, "b k r s"]:
+    batch, n, slots = mask.shape
     by_node = scores.reshape(batch, scores.shape[1], -1, n, slots)
-    return jnp.where(seen[:, None, None], by_node, UNSEEN).reshape(scores.shape)
+    return jnp.where(mask[:, None, None], by_node, UNSEEN).reshape(scores.shape)

@@ -123,9 +123,7 @@ def is_first(name: str, operation: str) -> bool:
 
 
 def requested_backend(operation: str) -> str | None:
-    """Returns the backend that `EAGLE_JAX_OPS` names for an operation, if any; during a trial, the candidate
-    on trial.
-    """
+    """Returns the backend in `EAGLE_JAX_OPS` for an operation, or None; during a trial, the candidate."""
     if (trial := _forced.get()) is not None and trial.operation == operation:
         return trial.candidate
     return _parsed(os.environ.get(VARIABLE, "")).get(operation)
@@ -133,9 +131,7 @@ def requested_backend(operation: str) -> str | None:
 
 @contextlib.contextmanager
 def forced(operation: str, candidate: str) -> Iterator[dict[str, str]]:
-    """Computes what is traced inside by this candidate; the yielded dictionary maps each backend that refused
-    to its reason.
-    """
+    """Traces operations with this candidate; yields a dictionary from backends that refused to their reasons."""
     trial = _Trial(operation, candidate, {})
     token = _forced.set(trial)
     try:

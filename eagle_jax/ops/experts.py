@@ -134,8 +134,8 @@ def in_blocks(
 
     def one_block(block: Int[Array, ""], laid: Float[Array, "q h"]) -> Float[Array, "q h"]:
         def product(x: Float[Array, "s i"], stack: Float[Array, "e o i"] | QuantArray) -> Float[Array, "s o"]:
-            one = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, of_block[block], keepdims=False), stack)
-            return matmul(x, one)
+            matrix = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, of_block[block], keepdims=False), stack)
+            return matmul(x, matrix)
 
         x = jax.lax.dynamic_slice_in_dim(laid, block * size, size)
         out = _mlp(x, stacks, product, activation, of_block[block][None])

@@ -143,8 +143,8 @@ class FlatRows:
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
         """Returns which of a request's tokens each one attends to; padding attends to itself."""
-        seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
-        return seen | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax over nothing is no number
+        mask = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
+        return mask | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax over nothing is no number
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:

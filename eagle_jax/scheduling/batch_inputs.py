@@ -57,7 +57,7 @@ def processor_for(
 ) -> LogitsParams | None:
     """Returns the logits parameters of requests, on the host, padded to `rows`; None if no request has any."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    logits_rows = [(one.options, one.bad_words, one.automaton) for one in padded]
+    logits_rows = [(request.options, request.bad_words, request.automaton) for request in padded]
     return processor_of(logits_rows, model.target.config.vocab_size, tables)
 
 

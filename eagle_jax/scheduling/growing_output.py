@@ -14,9 +14,7 @@ T = TypeVar("T")
 
 
 class Prefix(Sequence[T]):
-    """The first `length` items of a list that only grows: what a reader on another thread holds does not change, and
-    appending copies nothing.
-    """
+    """An immutable view of the first `length` items of a list that only grows, safe to read on another thread."""
 
     def __init__(self, items: list[T], length: int):
         self._items, self._length = items, length

@@ -23,9 +23,7 @@ from eagle_jax.scheduling import programs
 from eagle_jax.sharding import Sharding, sharded, to_host
 from eagle_jax.struct import pytree
 
-MIN_WIDTH = (
-    64  # columns of a window: an engine's four steps bring no more with trees of depth 15, so it has one program
-)
+MIN_WIDTH = 64  # four steps of an engine with trees of depth 15 need no more columns, so it has one program
 
 
 @pytree

@@ -100,7 +100,7 @@ class KeyedArgs:
 
 def _each(args: tuple[Any, ...]) -> list[Any]:
     """Returns the arguments one by one."""
-    return [one for arg in args for one in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
+    return [value for arg in args for value in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
 
 
 class _Kind:

@@ -97,13 +97,11 @@ class Scheduler:
         return id
 
     def is_ready(self, request: Request) -> bool:
-        """Returns whether nothing has to be compiled before the request can join; else compiling begins while the batch
-        goes on. With `prefill_chunks`; raises as `TablePrograms.cover` does.
-        """
+        """Returns whether the programs for a request are compiled, or starts compiling. Raises as `cover` does."""
         assert self._batch is not None
         queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
         running = [self._batch.rows[place].request for place in self._running]
-        return self.tables.cover([*running, *(one for _, one in queued), request], self._batch)
+        return self.tables.cover([*running, *(other for _, other in queued), request], self._batch)
 
     def cancel(self, id: int) -> None:
         """Ends a request where it is; its last event has a result with `finish_reason` "cancelled"."""
@@ -143,9 +141,7 @@ class Scheduler:
         return 0 if self._batch is None else int(self._batch.state.steps) * len(self._batch.state.done)
 
     def warm_up(self) -> None:
-        """Compiles everything that requests run, by running one that changes its logits and one that does not; with
-        `prefill_chunks`.
-        """
+        """Compiles all programs by running two requests, with and without changed logits; needs `prefill_chunks`."""
         assert self._batch is not None
         options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5, ignore_eos=True)
         # The second request starts from cached blocks of the first: one that has no draft state, and one that has.
@@ -268,9 +264,7 @@ class Scheduler:
         return True
 
     def _news(self) -> list[Event]:
-        """Returns the events of all rows with new tokens (with `steps=None` of complete answers), and frees the rows of
-        complete ones.
-        """
+        """Returns the events of rows with new tokens (of complete answers if `steps` is None); frees complete rows."""
         events = []
         rows = [] if self._batch is None else self._batch.rows
         for place, id in list(self._running.items()):

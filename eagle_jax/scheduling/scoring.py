@@ -141,9 +141,7 @@ def _slots(tokens: int) -> int:
 
 
 def _by_size(model: Model, requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yields requests that are scored together: those of one size, so that short ones do not carry the caches of long
-    ones.
-    """
+    """Yields batches of requests with the same cache size, so that short prompts do not use large caches."""
     rows = padded_batch_size(model, 1)
     ordered = sorted(requests, key=lambda request: _slots(len(request.prompt)))
     for _, same in itertools.groupby(ordered, lambda request: _slots(len(request.prompt))):

@@ -87,7 +87,9 @@ def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]
     """
     plain = Estimate(None, 1.0, costs.plain)
     trees = [Estimate(tree, length, costs.step(tree)) for tree, length in lengths.items()]
-    return sorted([plain, *trees], key=lambda one: (-one.tokens_per_second, one.tree.nodes if one.tree else 1))
+    return sorted(
+        [plain, *trees], key=lambda estimate: (-estimate.tokens_per_second, estimate.tree.nodes if estimate.tree else 1)
+    )
 
 
 def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicTree]:

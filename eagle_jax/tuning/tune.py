@@ -139,7 +139,7 @@ def _tune(
         start = Start(endless, largest, batches[0], others=requests)
         costs = measure(start, name, grid, advance)
         estimates = ranked(costs, by_tree)
-        hopeful = [one.tree for one in estimates if one.tree is not None][:2]
+        hopeful = [estimate.tree for estimate in estimates if estimate.tree is not None][:2]
         default = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by default where there is room, is not one that a finding can hold
         trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]

@@ -80,14 +80,16 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     _check_fit(weights.folder, config, target.config)
     embedding = own_embedding(weights, config, target) if config.own_embedding else None
     config = dataclasses.replace(config, own_embedding=embedding is not None)
-    chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
-    needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
-    params = reading.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
+    float_dtype = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
+    param_shapes = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
+    params = reading.read_params(
+        weights, dflash_edges.stored(RULES, weights.info), param_shapes, float_dtype, scheme=scheme
+    )
     if embedding is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(float_dtype)}
     mask = mask_embedding(weights, config.layers.hidden_size)
     if mask is not None:
-        params[MASK] = jnp.asarray(mask).astype(chosen)
+        params[MASK] = jnp.asarray(mask).astype(float_dtype)
     return DFlash(params=params, config=config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 

@@ -91,14 +91,14 @@ def load(
     if isinstance(config, Eagle3Config) and config.own_embedding:
         embedding = own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=embedding is not None)
-    chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
-    needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
-    params = reading.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
+    float_dtype = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
+    param_shapes = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
+    params = reading.read_params(weights, checkpoint.spelling.rules, param_shapes, float_dtype, scheme=scheme)
     if embedding is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(float_dtype)}
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
-    if "lm_head" in shapes(config) and "lm_head" not in needed:
-        params["lm_head"] = {"weight": dense(target.output_matrix).astype(chosen)}
+    if "lm_head" in shapes(config) and "lm_head" not in param_shapes:
+        params["lm_head"] = {"weight": dense(target.output_matrix).astype(float_dtype)}
     return HEAD_KINDS[config.kind].get("network")(params=params, config=config, vocabulary=ids)
 
 
@@ -234,8 +234,7 @@ def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
 
 def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
     """Returns the parameter tree, of shapes, without an output matrix if the files have none (the target's is used)."""
-    needed = shapes(config)
-    return needed if OUTPUT in weights.info else {name: value for name, value in needed.items() if name != "lm_head"}
+    return {name: value for name, value in shapes(config).items() if name != "lm_head" or OUTPUT in weights.info}
 
 
 def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -155,9 +155,7 @@ class DynamicTree(TreePolicy):
         return math.log(self.min_probability) * level / (level + 1)
 
     def _if_any_expands(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
-        """Runs `extend` below a frontier; returns zeros without running it where no path has a score. The carry becomes
-        zeros as well: no later level expands either.
-        """
+        """Runs `extend` below a frontier; returns zeros, also for the carry, if no path of the frontier has a score."""
         if not self.min_probability:
             return extend()
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))

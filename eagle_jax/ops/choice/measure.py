@@ -19,7 +19,7 @@ Progress = Callable[[int, int, str], None]
 
 def missing(calls: Iterable[Call]) -> list[tuple[list[Call], list[str]]]:
     """Classes of calls with a choice to make on this device, and the candidates that nothing is known of."""
-    measured = {one.key for one in findings.read()}
+    measured = {finding.key for finding in findings.read()}
     device_name = findings.device()
     left = []
     for group in _groups(calls):
@@ -55,11 +55,11 @@ def measure(
         until, done, total = time.monotonic() + seconds, itertools.count(), sum(len(names) for _, names in left)
         results: list[Finding] = []
         for group, names in left:
-            what = f"{group[0].operation}, {group[0].shape}"
+            description = f"{group[0].operation}, {group[0].shape}"
 
-            def tell(what: str = what) -> None:
+            def tell(description: str = description) -> None:
                 if progress is not None:
-                    progress(next(done), total, what)
+                    progress(next(done), total, description)
 
             results += _tried(group, names, until, tell)
     findings.refresh(anew=anew)

@@ -174,8 +174,8 @@ FLOATING: dict[np.dtype, FloatArithmetic] = {
 
 
 def fma_all(builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
-    for one, other in zip(x, weight, strict=True):
-        total = fma(builder, one, other, total)
+    for a, b in zip(x, weight, strict=True):
+        total = fma(builder, a, b, total)
     return total
 
 

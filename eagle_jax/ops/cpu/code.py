@@ -89,8 +89,8 @@ def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
 def splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Returns a value in every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
-    one = builder.insert_element(undefined, value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(INTEGERS, [0] * LANES))
+    vector = builder.insert_element(undefined, value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(vector, undefined, ir.Constant(INTEGERS, [0] * LANES))
 
 
 def is_null(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:

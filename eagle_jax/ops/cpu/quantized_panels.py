@@ -46,9 +46,7 @@ class QuantizedPanels(PackedWeight):
 
     @property
     def hidden_rows(self) -> int:
-        """Fewer with rows of 16 bits but for AMX: their arithmetic is slower, and the weights are read in half the time
-        or less.
-        """
+        """Fewer for 16-bit rows without AMX, since arithmetic is slower and the weights are at most half as large."""
         from eagle_jax.ops.cpu.backend import row_bits
         from eagle_jax.ops.cpu.code import has_amx
 

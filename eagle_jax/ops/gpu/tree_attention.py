@@ -89,9 +89,7 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
     node = row % nodes
 
     def block_of(ref: Any, at: Array, count: Array | int) -> Array:
-        """Returns the rows `at` of `ref[.., c]` that lie below `count`; zeros elsewhere, and in columns that it has
-        not. In the cache it reads the rows of this program's head.
-        """
+        """Returns rows `at` of `ref[.., c]`, in the cache those of this program's head; zeros out of bounds."""
         inside = (at < count)[:, None] & (column < size)[None]
         head = (cached,) if ref.ndim == 3 else ()
         return load(ref.at[(*head, at[:, None], column[None])], mask=inside, other=0.0)
@@ -102,23 +100,23 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
         at = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
         inside = (row < rows)[:, None] & (at < fresh)[None]
         mask = load(visible.at[node[:, None], at[None]], mask=inside, other=0)
-        seen = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), UNSEEN)
-        return absorb(sums, seen, block_of(fresh_v, at, fresh))
+        masked_scores = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), UNSEEN)
+        return absorb(sums, masked_scores, block_of(fresh_v, at, fresh))
 
-    used = length[...]
+    num_committed = length[...]
     low = pl.program_id(2) * span
-    until = jnp.minimum(low + span, used)
+    until = jnp.minimum(low + span, num_committed)
     # Rows of padding see nothing, lest they make the others begin earlier.
-    since = None if first is None else load(first.at[node], mask=row < rows, other=used)
+    since = None if first is None else load(first.at[node], mask=row < rows, other=num_committed)
     begin = low if since is None else jnp.maximum(low, jnp.min(since))
 
     def read_prefix(index: Any, sums: Sums) -> Sums:
         slot = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
-        committed = jnp.broadcast_to((slot < used)[None], (tile, BLOCK))
+        committed = jnp.broadcast_to((slot < num_committed)[None], (tile, BLOCK))
         if since is not None:
             committed = committed & (slot[None] >= since[:, None])
-        seen = jnp.where(committed, scores(queries, block_of(k, slot, used), softcap), UNSEEN)
-        return absorb(sums, seen, block_of(v, slot, used))
+        masked_scores = jnp.where(committed, scores(queries, block_of(k, slot, num_committed), softcap), UNSEEN)
+        return absorb(sums, masked_scores, block_of(v, slot, num_committed))
 
     sums = nothing(queries.shape)
     of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # a `where` of two literals becomes 1 bit wide
