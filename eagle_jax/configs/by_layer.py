@@ -7,7 +7,7 @@ _MIN_VALUES = {"head_dim": 2, "num_key_value_heads": 1, "num_kv_shared_layers": 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByLayer:
-    """What differs between the layers of one model (Gemma 4).
+    """Per-layer settings of a model whose layers differ (Gemma 4).
 
     Args:
         head_dim, num_key_value_heads: size and number of heads in layers without a window (`global_head_dim`,

@@ -26,7 +26,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One kind of parameter; `{i}` in both patterns is a number, such as the layer's.
+    """A pair of patterns for tensor names and parameter paths; `{i}` in both is a number, such as the layer's.
 
     With `{j}` in its key the parameter is a stack, which lies on disk in as many tensors as its first axis is long.
 
@@ -64,7 +64,7 @@ def one_layer(key: str, path: str) -> tuple[Rule, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where one parameter of one model lies on disk: under one name, or a stack under several.
+    """Location of a parameter on disk: one tensor name, or several for a stack.
 
     Attributes:
         keys: its tensors' names.

@@ -19,7 +19,7 @@ PACKED, SCALE, ZERO, SHAPE = "_packed", "_scale", "_zero_point", "_shape"
 
 
 class QuantizedTensor(NamedTuple):
-    """One quantized weight as `ops.quantized.QuantArray` holds it, in numpy.
+    """A quantized weight with the fields of `ops.quantized.QuantArray`, in numpy.
 
     Attributes:
         codes: `[out, in]`: int8 (signed 4-bit ones too), uint8 (with minima, or indices into a table), float8_e4m3fn.

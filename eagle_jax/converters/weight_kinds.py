@@ -1,4 +1,4 @@
-"""How the kinds of tensors of a quantized model are stored, such as all `q_proj`."""
+"""Describes how each kind of tensor in a quantized model is stored, such as all `q_proj`."""
 
 import collections
 import re

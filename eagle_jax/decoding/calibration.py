@@ -1,4 +1,4 @@
-"""How likely guesses are to be accepted, learnt from guesses that were checked before.
+"""Acceptance probabilities of drafted tokens, estimated from earlier verification.
 
 A drafter's distribution says how often it takes a token to be drawn. Whether that is so depends on how it was trained,
 on the text, and on the depth: deep guesses are made of guesses. So the probability that a drafter gives to a token
@@ -42,7 +42,7 @@ def _as_drafted() -> Float[np.ndarray, "d k"]:
 
 
 AS_DRAFTED = Prior(_as_drafted(), _as_drafted())
-"""What is expected of an unknown drafter: its guesses are right as often as it says."""
+"""The calibration of an unknown drafter, whose probabilities are taken as they are."""
 
 
 @pytree

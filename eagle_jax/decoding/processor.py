@@ -24,7 +24,7 @@ NOT_ALLOWED = 2 * BANNED  # where all that is allowed is banned, a token that is
 
 @pytree
 class LogitsParams:
-    """What requests ask of their logits, one value per row (b rows, w words of at most l tokens).
+    """Logits options of the requests in a batch, one value per row (b rows, w words of at most l tokens).
 
     Attributes:
         bias: added to the logits, before the penalties.
@@ -91,7 +91,7 @@ class Prefix:
 
 @pytree
 class LogitsAdjustment:
-    """What is done to the logits at n nodes.
+    """Adjustments to the logits at n nodes.
 
     Attributes:
         bias: added first.

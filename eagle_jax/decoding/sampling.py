@@ -31,7 +31,7 @@ FILTER_PENALTY = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """What has to be compiled: static, one program per value.
+    """The sampling operations that a program contains: static, one program per value.
 
     Attributes:
         sampled: some row has temperature > 0; without it there is no noise in the program.
@@ -64,7 +64,7 @@ GREEDY = Sampling(sampled=False, filtered=False)
 
 @pytree
 class Settings:
-    """How each request draws its tokens, one value per batch row; on the host until a program takes them.
+    """Sampling parameters, one value per batch row; numpy arrays until a program takes them.
 
     Attributes:
         temperature: divides the logits; 0 is greedy.

@@ -40,7 +40,7 @@ class EagleState:
 
 @dataclasses.dataclass(frozen=True)
 class EagleDrafter(Drafter):
-    """What drafters share whose head reads features of the text, over the tree that `policy` grows.
+    """Base class of drafters whose head reads features of the text, over the tree that `policy` grows.
 
     The tree grows in the head's vocabulary: scores, and the noise they are coupled to, are those of its tokens alone.
 

@@ -1,4 +1,4 @@
-"""How much memory a model takes on each device of a mesh, from configurations alone: no weight is read or made."""
+"""Computes the memory of a model on each device of a mesh from configurations alone, without weights."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def buffers(self) -> int:
-        """What is needed at a time, at most."""
+        """Maximum number of bytes in use at a time."""
         return max(self.prefill, self.step)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, phase by phase, as the device's own clock has it.
+"""Measures the time of each phase of a step with the device's profiler.
 
 Every phase of the loop has a named scope, which the compiled program keeps with each of its operations. A few steps
 run under JAX's profiler, and the seconds of every operation are added up by scope. An operation that the compiler made

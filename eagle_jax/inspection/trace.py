@@ -49,7 +49,7 @@ class Parts:
 
     @property
     def rest(self) -> float:
-        """What is in neither: above all the drafter's taking in of what was committed."""
+        """The rest of a step: mainly the drafter's `observe`."""
         return max(self.step - self.draft - self.verify, 0.0)
 
 

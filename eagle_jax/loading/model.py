@@ -69,7 +69,7 @@ class Model:
 
     @functools.cached_property
     def is_quantized(self) -> bool:
-        """Whether any of the target's weights is quantized, by its files or as it was read."""
+        """Whether any of the target's weights is quantized, in its files or by `quantize`."""
         return any(_is_quantized(leaf) for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""What attention of a DFlash head is given: blocks of slots over the context that stands before them."""
+"""Builds the attention inputs of a DFlash head: blocks of slots after their context."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int

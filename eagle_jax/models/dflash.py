@@ -49,7 +49,7 @@ from eagle_jax.struct import pytree, static
 
 
 class BlockOutput(NamedTuple):
-    """What the head makes of slots.
+    """Output of the head for slots.
 
     Attributes:
         out: outputs of the last layer, after its norm.

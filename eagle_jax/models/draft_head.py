@@ -1,4 +1,4 @@
-"""What every EAGLE head is: a few layers that guess, slot after slot, what the target is about to say."""
+"""Base class of EAGLE heads: a few decoder layers that draft one token after another."""
 
 import abc
 import dataclasses

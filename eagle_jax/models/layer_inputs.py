@@ -41,7 +41,7 @@ class LayerInputs(nn.Module):
 
 
 class LayerInput(nn.Module):
-    """What a layer makes of its input, added to the residual stream."""
+    """Adds the gated input of the layer to the residual stream."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32

@@ -57,7 +57,7 @@ class LM:
 
     @property
     def output_matrix(self) -> Array | QuantArray:
-        """What hidden states are multiplied with, as files have it: `[v, h]`, the table where that is tied."""
+        """The output matrix as in files, `[v, h]`; the embedding table if they are tied."""
         tied = self.config.tie_word_embeddings
         return ops.unpack(self.params["embed_tokens"]["embedding"] if tied else self.params["lm_head"]["weight"])
 

@@ -37,7 +37,7 @@ log = logging.getLogger("eagle_jax.models")
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """What a model is quantized to.
+    """Quantization types for the parts of a model.
 
     Attributes:
         layers: its matrices but the last; None makes floats of them.
@@ -51,7 +51,7 @@ class Scheme:
 
     @property
     def is_floats(self) -> bool:
-        """Whether the whole model becomes floats, embedding tables too."""
+        """Whether the whole model is dequantized, embedding tables included."""
         return self.layers is None and self.output is None
 
     def of(self, path: str) -> QuantType | None:

@@ -77,19 +77,19 @@ def _linear(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _proportional(rope: Rope, head_dim: int) -> np.ndarray:
-    """Gemma 4: the first of a whole head's frequencies; the other pairs are not turned."""
+    """Returns the first frequencies of a whole head, zero for the other pairs (Gemma 4)."""
     frequencies = _linear(rope, head_dim)
     frequencies[int(rope.partial_rotary_factor * head_dim // 2) :] = 0
     return frequencies
 
 
 def _ntk(rope: Rope, head_dim: int) -> np.ndarray:
-    """NTK-aware scaling by a constant: the slowest pair is slowed by about `factor`."""
+    """Scales by a constant (NTK-aware): the slowest pair is slowed by about `factor`."""
     return (rope.theta * rope.factor ** (head_dim / (head_dim - 2))) ** -_exponents(head_dim)
 
 
 def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
-    """Llama 3.1: long wavelengths are slowed by `factor`, short ones kept, the band between is interpolated."""
+    """Slows long wavelengths by `factor`, keeps short ones, and interpolates between them (Llama 3.1)."""
     frequencies = _default(rope, head_dim)
     wavelengths = 2 * math.pi / frequencies
     assert rope.low_freq_factor is not None and rope.high_freq_factor is not None
@@ -101,7 +101,7 @@ def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
-    """YaRN (Peng et al. 2023, section 3.2): pairs that rotate often keep their angle, the others are slowed."""
+    """Slows all pairs but those that rotate often (YaRN, Peng et al. 2023, section 3.2)."""
     original = rope.original_max_position_embeddings
     assert original is not None
 

@@ -20,7 +20,7 @@ Sums = tuple[Float[Array, "*b r 1"], Float[Array, "*b r 1"], Float[Array, "*b r 
 
 @pytree
 class AttentionCall:
-    """One call: `n` fresh tokens of each of `b` requests over their committed prefix and over each other.
+    """A call of tree attention: `n` fresh tokens of each of `b` requests attend to their prefix and to each other.
 
     Query heads that share keys (GQA) are rows of one kv head: row `g n + i` is the head's query g at node i. So keys
     are read once for all of them and never repeated.

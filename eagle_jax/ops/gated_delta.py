@@ -25,7 +25,7 @@ _EXACT = jax.lax.Precision.HIGHEST
 
 @pytree
 class DeltaRows:
-    """What tokens add to the state of a layer with the gated delta rule, in float32 (j key heads, h value heads).
+    """Terms that tokens add to the state of a gated delta rule, in float32 (j key heads, h value heads).
 
     Attributes:
         k, u, g: as above.

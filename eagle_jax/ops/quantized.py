@@ -50,7 +50,7 @@ LEVELS: dict[str, tuple[float, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class QuantType:
-    """What a quantized weight consists of.
+    """The type of a quantized weight.
 
     Attributes:
         bits: number of bits of a code, 8 or 4.
@@ -132,7 +132,7 @@ class QuantArray:
 
     @property
     def quant_type(self) -> QuantType:
-        """What a weight as stored, `[.., in]`, consists of."""
+        """The type of the stored weight, `[.., in]`."""
         group, more = self.shape[-1] // self.scales.shape[-1], (self.minima is not None, self.order is not None)
         return QuantType(self.bits, group, self.levels, *more).over(self.shape[-1])
 

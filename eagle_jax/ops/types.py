@@ -154,7 +154,7 @@ class FlatRows:
 
 @pytree
 class AttentionInputs:
-    """Where the fresh tokens of a forward pass stand and what they attend to; shared by layers of one kind.
+    """Positions and masks of a forward pass's fresh tokens; shared by layers of one kind.
 
     Attributes:
         cos_sin: rotary cosines and sines of the fresh tokens.

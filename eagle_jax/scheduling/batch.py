@@ -1,4 +1,4 @@
-"""One batch of requests on the device: prefill, steps of the loop, and what the host has seen of the answers."""
+"""A batch of requests on the device: prefill, steps of the loop, and the answers as of the last poll."""
 
 import dataclasses
 import math

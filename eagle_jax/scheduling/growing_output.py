@@ -1,4 +1,4 @@
-"""One answer on the host: every poll appends to it, and others are handed what it was after a poll."""
+"""An answer on the host: polls append to it, and readers get immutable views of it."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar, overload

@@ -1,4 +1,4 @@
-"""What the rows of a batch ask of their logits, on the devices: kept from step to step, and changed where rows change.
+"""The logits options of a batch's rows, on the devices; updated when rows change.
 
 The tables are large, 20 MB and 8 bytes for each row and token of the vocabulary; most requests change none of them.
 """

@@ -45,7 +45,7 @@ PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
 
 @pytree
 class Block:
-    """What one chunk of a prompt adds.
+    """The state that one chunk of a prompt adds.
 
     Attributes:
         num_chunks: chunks of the prompt up to and including this one.

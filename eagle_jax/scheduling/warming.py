@@ -23,7 +23,7 @@ from eagle_jax.scheduling.sizes import padded_batch_size
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Warmed:
-    """One size class that is ready.
+    """A batch shape whose programs are compiled.
 
     Attributes:
         batch_size: answers decoded together.

@@ -1,4 +1,4 @@
-"""One program over many devices: a mesh, tables of how arrays lie on it, and weights that go straight to their places.
+"""Shards a program over devices: a mesh, tables of partition specs, and weights that are loaded to their devices.
 
 A mesh has two axes. Requests are sharded over `data`; attention heads, the MLP's width and the vocabulary over `model`:
 

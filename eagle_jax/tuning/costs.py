@@ -19,7 +19,7 @@ from eagle_jax.tuning.tree_costs import Costs
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What is measured.
+    """The tree sizes to measure on a device.
 
     Attributes:
         largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.

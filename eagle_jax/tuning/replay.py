@@ -1,4 +1,4 @@
-"""How far smaller trees would have gone: a text with the large tree that was drafted at every place of it.
+"""Replays smaller trees on texts for which a large tree was drafted at every position.
 
 A tree's nodes come best first (`DynamicTree(best_first=True)`), so the tree of fewer nodes, levels or children that the
 same drafter would have grown can be read off, and the text says which of its nodes the target would have walked.

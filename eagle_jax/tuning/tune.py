@@ -55,7 +55,7 @@ THRESHOLD_TREES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What was found at one batch size.
+    """The results at one batch size.
 
     Attributes:
         budget: what is kept of it.

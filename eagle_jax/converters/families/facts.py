@@ -1,4 +1,4 @@
-"""What keys of a `config.json` mean that are no fields of a `LlamaConfig` themselves, and back."""
+"""Converts keys of a `config.json` that are not fields of `LlamaConfig`, in both directions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What only Gemma 4's `config.json` and tensors say, and back."""
+"""Converts the parts of `config.json` and the tensors that only Gemma 4 has, in both directions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -30,7 +30,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclasses.dataclass(frozen=True)
 class GgufTensor:
-    """One tensor.
+    """A tensor in a GGUF file.
 
     Attributes:
         shape: in the order of PyTorch, outermost first.
@@ -61,7 +61,7 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """What kind of model it says it is."""
+        """The model architecture in the file's metadata."""
         return str(self.metadata.get("general.architecture"))
 
     def architecture_metadata(self) -> dict[str, Any]:

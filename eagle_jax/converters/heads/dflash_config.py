@@ -1,4 +1,4 @@
-"""What a DFlash head's `config.json` says; see `dflash` for the format.
+"""Parses a DFlash head's `config.json`; see `dflash` for the format.
 
 Some configs state `block_size` within `dflash_config`, some the mask token and the layers outside it; both are read.
 `target_layer_ids` name layers that the stream *leaves*, `aux_hidden_state_layer_ids` those that it *enters*, one more.
@@ -180,7 +180,7 @@ def _entry_in(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -
     """Returns an entry of either object, or None. Raises ValueError if both have it with different values."""
     present = [of[name] for of in (inner, entries) if of.get(name) is not None]
     if len(present) == 2 and present[0] != present[1]:
-        raise ValueError(f"{name} is {present[0]!r} in {NESTED} and {present[1]!r} outside it; expected equal values")
+        raise ValueError(f"{name} is {present[0]!r} in {NESTED} and {present[1]!r} outside it; expected them to agree")
     return present[0] if present else None
 
 

@@ -1,4 +1,4 @@
-"""What DFlash 2's and DSpark's heads on disk have besides a DFlash head's parts, in tensors and in `config.json`.
+"""Tensors and `config.json` keys that DFlash 2 and DSpark heads have in addition to a DFlash head's.
 
     DFlash2DraftModel     layers.{i}.{attention,mlp}_conv.{base_kernel, kernel_projection.weight}
                           candidate_selector.{hidden_projection.weight, predecessor_codebook, successor_codebook}

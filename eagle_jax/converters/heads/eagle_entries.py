@@ -81,7 +81,7 @@ def _flat(config: EagleConfig | Eagle3Config, dtype: str, sglang: bool) -> dict[
 
 
 def _sglang_eagle1(config: EagleConfig) -> dict[str, Any]:
-    """SGLang takes a `bias` that is true for one on q, k and v; biases there make it a Qwen2."""
+    """Returns SGLang's keys for biases: a true `bias` means q, k and v, as in Qwen2."""
     family = ("qwen2", "Qwen2ForCausalLMEagle") if config.layers.qkv_bias else ("llama", "LlamaForCausalLMEagle")
     entries: dict[str, Any] = {"model_type": family[0], "architectures": [family[1]]}
     return entries if config.fc_bias else entries | {"bias": False}

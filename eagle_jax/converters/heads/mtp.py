@@ -36,7 +36,7 @@ from eagle_jax.models.quant import Scheme
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """What the tensors are called.
+    """Tensor names of a kind of MTP head.
 
     Attributes:
         fc, embedding_norm, feature_norm, norm: names as above, without `.weight`.

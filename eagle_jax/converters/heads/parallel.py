@@ -1,4 +1,4 @@
-"""What Medusa's and Hydra's heads have in common on disk: no format but their authors', and a file of their own."""
+"""Shared code for Medusa and Hydra heads on disk, which exist in their authors' format only."""
 
 import functools
 import pathlib

@@ -41,7 +41,7 @@ class Carried:
 
     @property
     def cached_path(self) -> pathlib.Path:
-        """Where a download is kept."""
+        """Path of the downloaded file."""
         return cache_folder() / "models" / self.sha256[:16] / pathlib.Path(self.file).name
 
 

@@ -1,4 +1,4 @@
-"""What the readers of quantized weights share: the tensors of a folder, and how several of them make one weight."""
+"""Shared code for readers of quantized weights, which combine several tensors to one weight."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""One candidate for one class of calls: run, compared with the reference, timed, and given up after a time.
+"""Tries a candidate for one class of calls: compares it with the reference and times it, with a time limit.
 
 Before it is run it is written down as one that ended the process. So what is on disk is always true: a process
 that it hung or killed has left the refusal, and the next one does not try it.

@@ -31,7 +31,7 @@ Factors = list[ir.Value]  # vectors, multiplied pairwise with those of the other
 
 @runtime_checkable
 class Arithmetic(Protocol):
-    """How the words of x and w are multiplied and accumulated."""
+    """The kind of multiply-accumulate for words of x and w."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What this machine is beyond LLVM's list of instruction sets: its kind, its cache, and what Linux allows."""
+"""Detects hardware facts that LLVM does not report: the CPU's kind, its cache, and permissions of Linux."""
 
 import ctypes
 import functools

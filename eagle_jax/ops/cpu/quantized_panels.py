@@ -165,7 +165,7 @@ def _codes(words: UInt32[Array, "n _"], panels: QuantizedPanels) -> Num[Array, "
 
 
 def _as_bits(scales: Float[Array, "s g _"]) -> Array:
-    """float16 as integers: XLA:CPU would widen a whole table before it gathers from it."""
+    """Returns float16 as integers, since XLA:CPU would convert a whole table before it gathers from it."""
     return jax.lax.bitcast_convert_type(scales, jnp.uint16) if scales.dtype == jnp.float16 else scales
 
 

@@ -1,4 +1,4 @@
-"""What a handler requires of its buffers, and code that checks it before any buffer's memory is touched."""
+"""The requirements of a handler on its buffers, and code that checks them before any memory access."""
 
 import ast
 import dataclasses

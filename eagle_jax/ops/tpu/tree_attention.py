@@ -81,7 +81,7 @@ def attend(case: AttentionCall, interpret: bool | None = None) -> Float[Array, "
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """How a case is cut.
+    """The division of a case into grid steps.
 
     Attributes:
         nodes: nodes of a request; more than there are only where tiles do not divide them.
