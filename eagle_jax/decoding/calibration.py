@@ -69,7 +69,7 @@ class Calibration:
 
 @pytree
 class Counts:
-    """Guesses whose parents were accepted, and those of them that were accepted too, shared out between two knots."""
+    """Counts of guesses with an accepted parent, and of accepted guesses, each divided between two knots."""
 
     guessed: Float[Array, "b d k"]
     accepted: Float[Array, "b d k"]
@@ -80,7 +80,7 @@ class Counts:
         return Counts(guessed=nothing, accepted=jnp.zeros_like(nothing))  # a buffer can be donated only once
 
     def of_step(self, tree: Tree, draws: Int[Array, "b n"], depth: int, active: Bool[Array, "b"]) -> "Counts":
-        """Returns these counts with those of one more step.
+        """Returns the counts after one more step.
 
         Args:
             tree: with `edges`.

@@ -37,8 +37,8 @@ class Sampling:
         sampled: some row has temperature > 0; without it there is no noise in the program.
         filtered: some row uses top-k, top-p or min-p; without it there is no filter in the program.
         top_k, top_p: which searches the filter has.
-        logprobs: what is recorded of each token where the state has room for it: 0 nothing, 1 its log-probability, 2
-            those of the likeliest ones too.
+        logprobs: values recorded for each token if the state has arrays for them: 0 none, 1 its log-probability, 2
+            also the log-probabilities of the likeliest tokens.
         structured: some row has an automaton; None is found out while the program runs.
         mixed: the program serves rows that ask for less too, and conditionals skip what no row of a batch asks for; a
             GPU's host waits at each. Without it there are none, and all that the mode names is computed.
@@ -129,7 +129,7 @@ def at_depth(noise_by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) ->
 
 
 def warp(logits: Float[Array, "b n v"], settings: Settings, mode: Sampling) -> Float[Array, "b n v"]:
-    """Applies temperature, then top-k, top-p and min-p in HuggingFace's order; what is filtered out is -inf.
+    """Applies temperature, then top-k, top-p and min-p in HuggingFace's order; filtered logits are -inf.
 
     Filters are thresholds: a token stays unless enough tokens are *strictly* more probable (k of them, or probability
     p), so equal tokens stay or go together. The most probable token is at 0 and always stays. Greedy rows are as if at

@@ -151,7 +151,7 @@ class Drafter(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Drafter):
-    """Drafts as another drafter does; what is different about it is for a subclass to say.
+    """Base class of drafters that wrap another drafter.
 
     Attributes:
         drafter: the other one.

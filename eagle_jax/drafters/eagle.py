@@ -42,7 +42,7 @@ class EagleState:
 class EagleDrafter(Drafter):
     """Base class of drafters whose head reads features of the text, over the tree that `policy` grows.
 
-    The tree grows in the head's vocabulary: scores, and the noise they are coupled to, are those of its tokens alone.
+    The tree grows in the head's vocabulary: scores and noise cover the head's tokens only.
 
     Attributes:
         head: an EAGLE-1/2, EAGLE-3 or P-EAGLE head.

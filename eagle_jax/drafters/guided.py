@@ -63,7 +63,7 @@ def grow_by_depth(
     drafted_part: Callable[[Array], Array] = lambda values: values,
     target_ids: Callable[[Array], Array] = lambda tokens: tokens,
 ) -> Tree:
-    """Runs `grow` where the scores below a node depend on its depth alone, as those of independent heads do.
+    """Runs `grow` for scores that depend only on a node's depth, as the scores of independent heads do.
 
     The best tokens of each depth are found once, and the tree grows over their ranks, not for each node over the whole
     vocabulary. An automaton forbids tokens by the node, though: then each row of a frontier has scores of all tokens,

@@ -1,6 +1,6 @@
-"""Two drafters, one tree: retrieved branches next to those of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
+"""Grafts the branches of a retrieval drafter on the tree of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
 
-A head guesses what is likely, retrieval what was written before. Both are checked by the same pass, so neither has to
+A head drafts likely tokens, retrieval drafts repeated text. Both are checked by the same pass, so neither has to
 be chosen, and what both guess is checked once.
 
 Cost of one step: both drafters', and a comparison of all nodes of one tree with all of the other.

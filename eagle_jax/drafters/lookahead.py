@@ -139,7 +139,7 @@ class Lookahead(Drafter):
 
     def _window(self, root: Int[Array, "b"], window: Int[Array, "b c w"]) -> Tree:
         batch, rows, columns = window.shape
-        chain = jnp.arange(columns, dtype=jnp.int32)  # row 0: each below the one before, the first below the root
+        chain = jnp.arange(columns, dtype=jnp.int32)  # row 0 is a chain below the root
         below = jnp.arange(1, 1 + (rows - 1) * columns, dtype=jnp.int32)  # the others below the row before
         parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), chain, below])
         nodes = parent.shape[0]

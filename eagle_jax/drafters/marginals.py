@@ -1,4 +1,4 @@
-"""Trees of heads that draft all depths at once: no guess knows the one above it."""
+"""Grows trees from heads that draft all depths at once, so that no guess depends on its parent."""
 
 import jax
 from jaxtyping import Array, Float

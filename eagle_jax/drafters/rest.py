@@ -40,7 +40,7 @@ class Datastore:
 
     @staticmethod
     def of(texts: Sequence[Sequence[int]]) -> "Datastore":
-        """Sorts in log2(SORTED_BY) rounds, each by twice as many tokens as the one before (Manber and Myers).
+        """Sorts in log2(SORTED_BY) rounds, each by twice as many tokens as the round before (Manber and Myers).
 
         Raises:
             ValueError: there is no token at all.
@@ -67,7 +67,7 @@ class Rest(StatelessDrafter):
         longest, shortest: tokens at the end of the text that have to stand in the store.
         lines: number of places that are used, spread evenly over all that match.
         copied: tokens taken from each place.
-        nodes: nodes of the tree, root included: the ones that most lines share.
+        nodes: number of nodes of the tree, root included: the nodes shared by most lines.
     """
 
     store: Datastore

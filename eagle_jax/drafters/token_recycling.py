@@ -132,7 +132,7 @@ class TokenRecycling(Drafter):
     def _coupled(
         self, tokens: Int[Array, "b f w"], scores: Float[Array, "b f w"], view: View, depth: int
     ) -> Float[Array, "b f w"]:
-        """Scores / T + noise where rows are sampled: the target will draw what is largest in its own."""
+        """Returns scores / T + noise for sampled rows, as the target ranks its own logits."""
         noise = view.noise_at(depth)
         if noise is None or not self.coupled:
             return scores

@@ -12,7 +12,7 @@ from eagle_jax.struct import pytree
 class Trie:
     """A node for every token of `s` lines of `d` tokens, depth by depth: node `i * s + j` is token i of line j.
 
-    Of nodes that are the same, the one of the first line stands for all.
+    Equal nodes are merged into the node of the first line.
 
     Attributes:
         tokens: token of each node.

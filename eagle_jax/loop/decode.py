@@ -1,6 +1,6 @@
-"""The loop: draft a tree, check it in one target pass, commit what the target drew.
+"""The loop: draft a tree, verify it in one forward pass of the target, commit the drawn tokens.
 
-Read `step` from top to bottom and you have read the method. Plain decoding is the same loop with a drafter that
+`step` is the whole method, from top to bottom. Plain decoding is the same loop with a drafter that
 proposes nothing; generating in one go and streaming are the same `advance` with different limits.
 """
 
@@ -32,11 +32,11 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
 
-NO_TOKEN = -1  # drawn where no token can be
+NO_TOKEN = -1  # stands for a draw from logits that are not finite
 
 
 def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, mode: Sampling) -> DecodeState:
-    """Runs one step for every row; rows that are done compute along and change nothing."""
+    """Runs one step for every row; finished rows are computed too, but do not change."""
     params, height = params.for_mode(mode), drafter.shape.depth
     noise = noise_after(target, params, state.length, height + 1, mode)
     tree, draft = draft_tree(target, drafter, params, state, noise, mode)
@@ -111,8 +111,8 @@ def draft_tree(
     noise: Float[Array, "b d v"] | None,
     mode: Sampling,
 ) -> tuple[Tree, Any]:
-    """Returns the drafter's tree and its new state; `noise` is of the positions after `length`, None for greedy."""
-    # of the text so far: penalties for the guesses themselves are left to the target
+    """Returns the drafter's tree and its new state; `noise` is for the positions after `length`; None for greedy."""
+    # penalties count the text so far; only the target adds the drafted tokens
     text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
     automata = params.automata
     view = View(
@@ -124,7 +124,7 @@ def draft_tree(
         guide=None if automata is None else Guide(automata, state.automaton),
     )
     tree, draft = drafter.propose(target, state.draft, view, mode)
-    # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
+    # an invalid node may hold any number, and one beyond the vocabulary would spoil the whole forward pass
     tokens = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
     return dataclasses.replace(tree, tokens=jnp.where(tree.valid, tokens, 0)), draft
 
@@ -166,20 +166,20 @@ def draws_at_nodes(
 def can_skip_logits(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, output: Output, mode: Sampling
 ) -> bool:
-    """Returns whether nothing reads the step's logits but the draws, and they are so large that this matters."""
+    """Returns whether only greedy draws read the step's logits, and the logits are large."""
     recorded = state.logprobs is not None and mode.logprobs
     greedy = not mode.sampled and params.processor is None and not recorded
     return greedy and not drafter.reads_logits and is_large(target, output.hidden)
 
 
 def drawn_greedily(target: Target, layout: NodeLayout, output: Output) -> Int[Array, "b n"]:
-    """Computes `draws_at_nodes` of a greedy step whose logits have no other reader: the compiler leaves those out."""
+    """Computes `draws_at_nodes` of a greedy step if `can_skip_logits`: the compiler removes the unused logits."""
     draws = layout.samples_of_rows(greedy_draws(target, output.hidden))
     return layout.nodes_of_samples(jnp.where(layout.samples_of_rows(is_finite(output.hidden)), draws, NO_TOKEN))
 
 
 def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
-    """Returns the adjustments that requests ask for of their logits; None if no row asks for any."""
+    """Returns the logits adjustments of the requests; None if no request has any."""
     if params.processor is None:
         return None
     return adjustment_at(params.processor, prefix, jnp.asarray(params.stop_ids))
@@ -188,7 +188,7 @@ def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment |
 def adjust_logits(
     logits: Float[Array, "_ _ v"], params: BatchParams, prefix: Prefix, layout: NodeLayout
 ) -> Float[Array, "_ _ v"]:
-    """Returns the logits that tokens are drawn from, as samples."""
+    """Applies the adjustments and automata of the requests to the logits of samples."""
     adjustment = logits_adjustment(params, prefix)
     if adjustment is None:
         return logits
@@ -201,7 +201,7 @@ def adjust_logits(
 def prefix_at_nodes(
     params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"], depth: int
 ) -> Prefix:
-    """Returns the text before what follows each node of a tree that is at most `depth` deep."""
+    """Returns the text up to and including each node of a tree that is at most `depth` deep."""
     states = None if params.automata is None else params.automata.at_nodes(state.automaton, tree, depth)
     return Prefix(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
 

@@ -15,12 +15,12 @@ MAX_LOGITS_BYTES = 2**27
 
 
 def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:
-    """Returns whether the logits of these rows are made in parts; those of several devices lie in parts already."""
+    """Returns whether the logits of these rows are computed in parts; sharded logits are in parts already."""
     return not is_sharded() and 4 * hidden.shape[0] * hidden.shape[1] * target.config.vocab_size > MAX_LOGITS_BYTES
 
 
 def greedy_draws(target: Target, hidden: Float[Array, "b n h"]) -> Int[Array, "b n"]:
-    """Computes `argmax(target.logits(hidden))`, of some rows at a time."""
+    """Computes `argmax(target.logits(hidden))` in parts of some rows."""
     batch, nodes, size = hidden.shape
     max_rows = max(MAX_LOGITS_BYTES // (4 * target.config.vocab_size), 1)
     parts = -(-batch * nodes // max_rows)

@@ -1,4 +1,4 @@
-"""The log-probabilities that are recorded of drawn tokens."""
+"""Records the log-probabilities of drawn tokens."""
 
 import jax
 import jax.numpy as jnp

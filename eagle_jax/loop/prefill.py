@@ -1,4 +1,4 @@
-"""Prefill: prompts into the caches, chunk by chunk, and the first token of each row."""
+"""Prefill: reads prompts into the caches, chunk by chunk, and draws the first token of each row."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ def prefill(
 ) -> DecodeState:
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
-    A chunk is a tree that happens to be a chain, every node of which is accepted. One program serves all prompt
+    A chunk is a tree without branches whose nodes are all accepted. One program serves all prompt
     lengths: the chunks are a device loop up to the longest prompt. Equivalent to `init_prefill`, `read_prompts` and
     `first_tokens` in turn; a server calls these separately.
 
@@ -65,7 +65,7 @@ def prefill(
 def init_prefill(
     target: Target, drafter: Drafter, params: BatchParams, *, slots: int, sharding: Sharding | None = None
 ) -> PrefillState:
-    """Caches with room for `slots` tokens, and nothing read."""
+    """Returns the state before the first chunk, with caches for `slots` tokens."""
     batch = len(params.limit)
     cache = target.empty_cache(batch, slots)
     cache = dataclasses.replace(cache, rope_length=jnp.asarray(params.prompt_length))
@@ -101,7 +101,7 @@ def read_prompts(
     chunk: int,
     sharding: Sharding | None = None,
 ) -> PrefillState:
-    """Reads on to the end of the longest prompt, or until `until` chunks are read."""
+    """Reads chunks up to the end of the longest prompt, or until `until` chunks are read."""
     lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
 
     def unread(progress: PrefillState) -> Bool[Array, ""]:
@@ -187,7 +187,7 @@ def empty_state(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> DecodeState:
-    """Returns the state of an empty batch: every row counts as done, so its place is free."""
+    """Returns the state of an empty batch: every row counts as done, so it is free."""
     progress = init_prefill(target, drafter, params, slots=slots)
     return _without_answers(tokens, progress.cache, progress.draft, logprobs, target.config.vocab_size)
 
@@ -242,6 +242,6 @@ def read_chunk(
 
 
 def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
-    """Returns room for the final hidden state and the taps of each prompt's last token."""
+    """Returns zeros for the final hidden state and the taps of each prompt's last token."""
     row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
     return (row,) * (1 + len(drafter.taps))

@@ -42,7 +42,7 @@ class AnyHead(abc.ABC):
 
     @property
     def num_drafted(self) -> int | None:
-        """Tokens that it drafts ahead at most; None if each is drafted from the one before, without an end."""
+        """Maximum number of drafted tokens; None for autoregressive heads, which have no limit."""
         return None
 
     @property

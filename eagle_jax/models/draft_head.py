@@ -21,7 +21,7 @@ from eagle_jax.struct import static
 
 @dataclasses.dataclass(frozen=True)
 class DraftHead(AnyHead):
-    """A head that drafts step after step, each reading what the one before made.
+    """An autoregressive head: each draft step reads the output of the previous one.
 
     Slot i holds a feature of token i and the embedding of token i + 1, stands at position i (the feature's), and its
     output predicts token i + 2. Over true text the feature is made of what the target computed (`features`); while
@@ -109,7 +109,7 @@ class DraftHead(AnyHead):
 
     @property
     def num_drafted(self) -> int | None:
-        """Tokens that one pass drafts (P-EAGLE); None where each pass drafts one, from the output of the one before."""
+        """Tokens that a forward pass drafts (P-EAGLE); None for autoregressive heads, which draft one."""
         mask = self.config.mask if isinstance(self.config, Eagle3Config) else None
         return None if mask is None else mask.num_drafted
 

@@ -25,7 +25,7 @@ class DeltaInputs:
     """Inputs of Gated DeltaNet layers about a forward pass's fresh tokens.
 
     Attributes:
-        ancestors: ancestors of each token of a request, itself included; None where each token follows the one before.
+        ancestors: ancestors of each token of a request, itself included; None for a chain.
         earlier: as in `ops.earlier_rows`.
         num_valid, cache_rows, flat: as in `ops.AttentionInputs`.
     """

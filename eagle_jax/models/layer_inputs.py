@@ -1,4 +1,4 @@
-"""Per-layer embeddings of each token, besides the one that enters the first layer (Gemma 4 E2B, E4B).
+"""Per-layer embeddings of each token, in addition to the input embedding (Gemma 4 E2B, E4B).
 
 u_i = (norm(project_i(e) / sqrt(h)) + table_i[token] * sqrt(p)) / sqrt(2)      e is the token's embedding
 x = x + norm(projection(gelu(gate(x)) * u_i))                                  at the end of layer i

@@ -34,7 +34,7 @@ def for_decoding(
 
     Args:
         params: of a target or a draft head, as `converters` and `training` have them.
-        head_dim: size of one attention head, or of those of each layer (`LlamaConfig.head_dims`).
+        head_dim: size of an attention head, or the sizes of all layers (`LlamaConfig.head_dims`).
         sharded: whether for several devices.
         nested: a part of a model, whose table of embeddings is no output matrix.
     """

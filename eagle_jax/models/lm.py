@@ -28,7 +28,7 @@ Params = dict[str, Any]
 class LM:
     """A Llama with its weights, the `Target` that comes with the package.
 
-    A pytree, so it passes through `jit`, and the one caller of the Flax module.
+    A pytree, so that it passes through `jit`, and the only caller of the Flax module.
     """
 
     params: Params

@@ -134,7 +134,7 @@ def mix(
 def route(
     logits: Float[Array, "r e"], config: Experts, correction: Float[Array, "e"] | None = None
 ) -> tuple[Int[Array, "r t"], Float[Array, "r t"]]:
-    """Returns the experts of each row, those of the highest scores first, and their shares in its result.
+    """Returns the experts of each row, by descending score, and their weights.
 
     Args:
         correction: is added to the scores for the choice alone.
@@ -153,7 +153,7 @@ def route(
 
 
 def _within_best_groups(ranked: Float[Array, "r e"], config: Experts) -> Float[Array, "r e"]:
-    """Returns the scores, but for those of groups that no expert may be chosen from."""
+    """Returns the scores, -inf outside the best groups of experts."""
     if config.topk_groups == config.num_groups:
         return ranked
     by_group = ranked.reshape(len(ranked), config.num_groups, -1)

@@ -132,7 +132,7 @@ def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
 def scheme_for_files(
     scheme: Scheme | None, stored: Mapping[str, QuantType], params: Params, source: Any
 ) -> Scheme | None:
-    """Decides on the scheme of a model whose files hold quantized weights: the one rule for all formats.
+    """Decides on the scheme of a model with quantized files, by the same rule for all formats.
 
     The numbers of the files are kept. A scheme of the same width changes nothing, which the log says; "none" makes
     floats of them; another width would lose more, and is refused unless the scheme says that it requantizes. The width

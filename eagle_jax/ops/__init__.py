@@ -1,6 +1,6 @@
 """Operations of the networks: a plain-JAX reference for each, and backends that compute some of them faster.
 
-Models call operations unconditionally; `dispatch` chooses who computes them. The folders `cpu`, `tpu` and `gpu` are
+Models call operations unconditionally; `dispatch` chooses their implementation. The folders `cpu`, `tpu` and `gpu` are
 backends: each is imported where it is chosen, and can be deleted, and everything still works, slower.
 
     linear            x @ weight.T + bias, of weights as stored, quantized or packed

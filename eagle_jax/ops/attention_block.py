@@ -80,7 +80,7 @@ def reference(
 def added(
     residual: Float[Array, "b n h"], y: Float[Array, "b n h"], post_norm: Norm | None, multiplier: float
 ) -> Array:
-    """Returns the residual sum, with a norm over what is added, or a factor."""
+    """Returns the residual sum, after a norm or a factor on the added term."""
     y = y if post_norm is None else rms_norm(y, post_norm)
     return residual + (y if multiplier == 1 else y * multiplier)
 

@@ -27,7 +27,7 @@ class AttentionCall:
 
     Attributes:
         q: queries, rotated and scaled (r rows: queries of a kv head times nodes).
-        fresh: keys and values of the fresh tokens (m rows: those of earlier levels of a drafted tree come first).
+        fresh: keys and values of the fresh tokens (m rows: earlier levels of a drafted tree come first).
         visible: which fresh rows each node attends to: its ancestors and itself, within its window. If it has fewer
             columns than there are fresh rows, the others come in groups of `n`, of which node i attends to the i-th (a
             head's own earlier steps in training). Only the reference supports those.

@@ -62,7 +62,7 @@ def _beginning(case: AttentionCall, slots: int) -> AttentionCall:
 
 
 def _begun(case: AttentionCall) -> Sums:
-    """Returns the state of each row before the keys that `visible` names and those of the cache."""
+    """Returns the sums of each row before any keys are read."""
     sums = case.begin()
     return _aligned(case, sums) if case.fresh[0].shape[2] > case.named else sums
 

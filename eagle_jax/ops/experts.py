@@ -152,7 +152,7 @@ def _mlp(
     activation: Activation,
     expert: Int[Array, "_"],
 ) -> Float[Array, "q h"]:
-    """Computes an expert's MLP for each row; `expert` is that of each row, or of all."""
+    """Computes an expert's MLP for each row; `expert` is one per row, or one for all rows."""
     gate, up = product(x, stacks.gate).astype(x.dtype), product(x, stacks.up).astype(x.dtype)
     if stacks.gate_bias is not None and stacks.up_bias is not None:
         gate, up = gate + stacks.gate_bias[expert].astype(x.dtype), up + stacks.up_bias[expert].astype(x.dtype)

@@ -82,7 +82,7 @@ def gated_delta_chain(
     beta: Float[Array, "b h n"],
     memory: Float[Array, "b h c d"],
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
-    """Computes `gated_delta` of a chain of n tokens, each of which follows the one before.
+    """Computes `gated_delta` of a chain of n tokens.
 
     Chunks of `CHUNK` tokens are read one after the other, with the state between them: memory is linear in n, where
     the products of all pairs of tokens take n^2 numbers for each head.
@@ -112,7 +112,7 @@ def gated_delta_chain(
 
 
 def unit_inverse(lower: Float[Array, "b h n n"]) -> Float[Array, "b h n n"]:
-    """Returns the inverse of `I + L`, L being what is below the diagonal; nothing else is read.
+    """Returns the inverse of `I + L`, where L is the part below the diagonal.
 
     Blocks on the diagonal are inverted two at a time, `inv([[A, 0], [C, B]]) = [[inv A, 0], [-inv B C inv A, inv B]]`:
     log2(n) products. LAPACK's solver starts threads of its own, which wait for whole time slices where XLA's are busy.

@@ -40,7 +40,7 @@ def linear(
     Args:
         num_valid: number of leading rows, over all axes of `x` but the last, that are not padding; the results of the
             others are finite and ignored. None is all.
-        dtype: dtype of the result; None is that of `x`.
+        dtype: dtype of the result; None for the dtype of `x`.
     """
     weight, bias = affine
     rows = x.reshape(-1, x.shape[-1])

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Num
 from eagle_jax.struct import pytree, static
 
 INT, E4M3 = "int", "e4m3"
-# Tables of 16 levels. The last bit pattern of e2m1 is -6; those of IQ4_NL are llama.cpp's, those of NF4 bitsandbytes'.
+# Tables of 16 levels. The last bit pattern of e2m1 is -6; IQ4_NL is llama.cpp's, and NF4 bitsandbytes'.
 LEVELS: dict[str, tuple[float, ...]] = {
     "e2m1": (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6),
     "iq4_nl": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
@@ -57,7 +57,7 @@ class QuantType:
         group: inputs that share a scale; None is all of an output.
         levels: what codes are: "int" integers, "e4m3" floats of 8 bits, or indices into a table of `LEVELS`.
         has_minima: whether there are minima; integers are unsigned then.
-        is_ordered: whether the inputs are in another order than those of the model.
+        is_ordered: whether the inputs are in another order than in the model.
     """
 
     bits: int

@@ -54,7 +54,7 @@ class AttentionWeights:
 
     Attributes:
         norm: before the projections; None leaves the input as it is.
-        qkv: one map to `[k, g + 2, c]` (of each kv head its queries, its key, its value), or three maps. With gates
+        qkv: one map to `[k, g + 2, c]` (queries, key and value of each kv head), or three maps. With gates
             there are 2 g for g, each head's after its queries. With two maps values are the keys before their norm and
             rotation; with one in a tuple tokens attend to `draft_kv` alone, and have no keys (Gemma 4).
         o: output projection.
@@ -66,7 +66,7 @@ class AttentionWeights:
         gated: each head's queries are followed by the logits of a gate, whose sigmoid multiplies the head's output
             (Qwen3.5).
         interleaved: the rotation turns neighbours, not halves.
-        multiplier: factor of what is added to the residual (Granite).
+        multiplier: factor of the output before the residual sum (Granite).
     """
 
     norm: Norm | None
@@ -84,7 +84,7 @@ class AttentionWeights:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all but the norms of heads and the one after is as in Llama."""
+        """Whether only head norms and `post_norm` may differ from Llama."""
         like_llama = self.sinks is None and self.v_norm is None and self.norms_over == "head" and not self.gated
         return like_llama and not self.interleaved and self.multiplier == 1
 
@@ -99,7 +99,7 @@ class MLPWeights:
         down: output projection.
         post_norm: over the output, before the residual sum (Gemma); or None.
         gelu: the activation is GELU, by tanh (Gemma); else SiLU.
-        multiplier: factor of what is added to the residual (Granite).
+        multiplier: factor of the output before the residual sum (Granite).
     """
 
     norm: Norm | None
@@ -118,7 +118,7 @@ class FlatRows:
         begin     0  3  3  4                   count  3  0  1  2
 
     Attributes:
-        request: request of each token of the row; any for padding, which comes last.
+        request: request of each token of the row; arbitrary for padding, which comes last.
         begin, count: the first token of each request, and its number of tokens.
         max_count: maximum of `count`.
     """
@@ -142,9 +142,9 @@ class FlatRows:
         return jnp.where(is_row, rows[self.request, request_row], 0)
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
-        """Returns which of a request's tokens each one attends to; padding attends to itself."""
+        """Returns which tokens of its request each token attends to; padding attends to itself."""
         mask = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
-        return mask | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax over nothing is no number
+        return mask | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax over no key would be NaN
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:
@@ -164,7 +164,7 @@ class AttentionInputs:
         num_valid: leading rows of `[b * n]` that are not padding; results of the others are not read.
         cache_rows: row of the cache that each request has; None: the cache has one for each, in order.
         flat: where requests' tokens lie, if they are all in one row of the pass, which then has b = 1; `length` and
-            `cache_rows` are still those of the requests. None: each request has a row.
+            `cache_rows` still have an entry per request. None: each request has a row.
         query_scale: queries are multiplied by it after the rotation (Ministral 3); None is 1.
     """
 

@@ -18,7 +18,7 @@ class ByLoad:
 
     Attributes:
         entries: (rows, drafter), by ascending rows; the last ones are for the whole batch. Where several are for the
-            same rows the first is what is expected to be fastest.
+            same rows, the first is expected to be fastest.
     """
 
     entries: tuple[tuple[int, Drafter], ...]

@@ -113,7 +113,7 @@ class ChunkedPrefill:
         return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
 
     def _begin(self) -> PrefillState:
-        """Returns caches in which nothing is read: those of an earlier prompt, or new ones."""
+        """Returns empty caches: the arrays of an earlier prompt, or new ones."""
         batch, sharding = self._batch, self._batch.model.sharding
         spare, batch.spare = batch.spare, None
         if spare is None:

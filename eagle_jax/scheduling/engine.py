@@ -120,7 +120,7 @@ class Engine:
         cache_salt: str = "",
         **processing: Unpack[Processing],
     ) -> list[Ticket]:
-        """Puts requests into the queue, all of them or none: for each prompt those of `samples`, in order.
+        """Queues the requests of all prompts and samples, in order; either all or none.
 
         Args:
             prompts: each is text, chat messages or token ids.
@@ -234,7 +234,7 @@ class Engine:
                 for event in self._scheduler.step():
                     self._report(event)
                 self._scoring.step(idle=not self._running)
-            except Exception as error:  # whatever it is, it is reported to those who wait for an answer
+            except Exception as error:  # any error is reported to the waiting callers
                 self._recover(error)
 
     def _has_work(self) -> bool:

@@ -63,7 +63,7 @@ def generate(
         logprobs: report each token's log-probability.
         top_logprobs: how many of the likeliest tokens to report at each position, 20 at most; one number for
             all prompts or a list with one for each.
-        num_samples: answers to each prompt; the first is the one that a single answer would be.
+        num_samples: answers to each prompt; the first is the same as with `num_samples=1`.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
         progress: called with (answers done, answers in all) after each answer.
         processing: options that depend on the text so far: penalties, bias, bans, minimum lengths, stop tokens; see

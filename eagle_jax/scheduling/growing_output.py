@@ -55,7 +55,7 @@ class GrowingOutput:
         return len(self._token_ids)
 
     def extend(self, new: Columns, tree: Step | None) -> None:
-        """Appends what came with a poll; `tree` is that of the last step, from a drafter that records it."""
+        """Appends the tokens of a poll; `tree` is the tree of the last step, from a drafter that records it."""
         self._token_ids += new.tokens.tolist()
         self._committed_at_step += new.committed_at_step.tolist()
         if self._logprobs is not None and new.logprobs is not None:

@@ -18,7 +18,7 @@ from eagle_jax.scheduling.by_load import ByLoad
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
-MEMORY = 0.9  # weight of a run relative to that of the next
+MEMORY = 0.9  # weight of a run relative to the next run
 ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
 
 
@@ -36,7 +36,7 @@ class Spent:
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    recent_tokens: float = 0.0  # of a request, those of later runs counting for more
+    recent_tokens: float = 0.0  # per request, weighted towards recent runs
     recent_seconds: float = 0.0
 
     @property

@@ -64,12 +64,12 @@ class Modes:
         return self.general
 
     def wait(self, seconds: float) -> None:
-        """Waits until what is being compiled is there, if anything is, but no longer than `seconds`."""
+        """Waits for the program that is being compiled, if any, for at most `seconds`."""
         if self._compiling is not None:
             concurrent.futures.wait([self._compiling], seconds)
 
     def close(self) -> None:
-        """Begins no further program; the one being compiled is finished."""
+        """Stops compiling after the current program."""
         self._closed.set()
         self._compiler.shutdown(wait=False, cancel_futures=True)
 

@@ -24,7 +24,7 @@ MAPS = (  # how many a process may have, and how many this one has
 )
 MAX_PROGRAMS = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
 MANY = 8  # arrays of an argument, from which on it is remembered what they are
-_programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # the one that was used last is the last
+_programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # by last use
 _lock = threading.Lock()  # several engines compile and look up at the same time
 _compiled = 0
 _maps_kept = 0  # maps that there were after room was made
@@ -169,7 +169,7 @@ def _kind_of(arg: Any) -> _Kind:
 
 @functools.cache
 def _usual_place() -> Any:
-    """Returns where a program puts what is still on the host."""
+    """Returns the sharding that a program gives to numpy arguments."""
     return jnp.zeros(()).sharding
 
 

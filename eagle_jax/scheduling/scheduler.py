@@ -43,9 +43,9 @@ class Event:
 
 
 class Scheduler:
-    """Runs requests through the rows of one batch, each answer the one that its request would get alone.
+    """Runs requests through the rows of a batch; each answer is the same as if its request ran alone.
 
-    `submit` queues a request; `step` prefills or decodes, and returns what is new; a finished request makes room for
+    `submit` queues a request; `step` prefills or decodes, and returns events; a finished request makes room for
     the next one in the queue.
 
     Args:
@@ -56,7 +56,7 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        measured, modes: see `Batch`; `drafter` is the one of `measured` whose trees are deepest.
+        measured, modes: see `Batch`; `drafter` is the drafter of `measured` with the deepest trees.
 
     Attributes:
         shape: shape of the batch.
@@ -108,7 +108,7 @@ class Scheduler:
         self._cancelled.add(id)
 
     def step(self) -> list[Event]:
-        """Prefills requests that have a place, or runs steps of the loop; what is new then.
+        """Prefills requests that have a row, or runs steps of the loop; returns the events.
 
         New first tokens are returned before the next steps are run. After an error the batch is lost: `restart`.
         """

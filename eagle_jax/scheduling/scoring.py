@@ -33,7 +33,7 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
         `PromptLogprobs`; a list of them for a list of prompts.
 
     Raises:
-        ValueError, TypeError: a prompt is not one, or longer than the model's context; nothing is computed then.
+        ValueError, TypeError: an invalid prompt, or one longer than the model's context; checked before computing.
 
     Example:
         >>> import eagle_jax

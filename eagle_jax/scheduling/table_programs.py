@@ -53,12 +53,12 @@ class TablePrograms:
         return False
 
     def wait(self, seconds: float) -> None:
-        """Waits until what is being compiled is there, if anything is, but no longer than `seconds`."""
+        """Waits for the programs that are being compiled, if any, for at most `seconds`."""
         if self._compiling is not None:
             concurrent.futures.wait([self._compiling[1]], seconds)
 
     def close(self) -> None:
-        """Begins no further program; the one being compiled is finished."""
+        """Stops compiling after the current program."""
         self._closed.set()
         self._compiler.shutdown(wait=False, cancel_futures=True)
 

@@ -139,7 +139,7 @@ def _levels(parents: tuple[int, ...]) -> list[_Level]:
 
 
 def check(parents: tuple[object, ...]) -> None:
-    """Refuses what is not a tree, with a sentence that names the node."""
+    """Raises ValueError with the name of the wrong node if the parents are not a tree."""
     if not parents:
         raise ValueError("a tree without nodes; give at least the root, parents = (-1,)")
     for node, parent in enumerate(parents):
