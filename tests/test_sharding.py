@@ -52,7 +52,7 @@ ROWS, SLOTS = 4, 128
 
 def laid(model, head_dim=CONFIG.head_dim):
     params = jax.tree.map(lambda leaf: leaf, model.params)
-    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, sharded=True))
 
 
 def ragged_request() -> tuple[BatchParams, jax.Array]:
@@ -148,7 +148,9 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
 
     # What it is given lies on each device as the plan says from configurations alone.
     drafting = None if head is None else head.config
-    planned = plan.of_configs(CONFIG, drafting, sharding.sizes, ROWS // sharding.sizes["data"], SLOTS, 4, jnp.float32)
+    planned = plan.plan_of_configs(
+        CONFIG, drafting, sharding.sizes, ROWS // sharding.sizes["data"], SLOTS, 4, jnp.float32
+    )
     kept = planned.total - planned.buffers
     assert abs(loop.memory_analysis().argument_size_in_bytes - kept) < 0.05 * kept
 

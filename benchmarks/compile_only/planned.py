@@ -55,7 +55,7 @@ def sizes(name: str, requests: int, slots: int, nodes: int, options: argparse.Na
         of = shapes.arguments(config, head, policy, here, requests=requests, slots=slots, quantize=None)
     read, loop = compiled_prefill(name, of, slots), compiled_loop(name, of)
     drafting = head if nodes else None
-    planned = plan.of_configs(config, drafting, here.sizes, requests, slots, max(nodes, 1), "bfloat16")
+    planned = plan.plan_of_configs(config, drafting, here.sizes, requests, slots, max(nodes, 1), "bfloat16")
     kept = planned.target + planned.head + planned.cache
     return [("prefill", kept + planned.prefill, whole(read)), ("step", kept + planned.step, whole(loop))]
 

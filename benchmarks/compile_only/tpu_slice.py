@@ -53,7 +53,7 @@ def main() -> int:
     memory = compiled.memory_analysis()
     kept, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     asked = options.requests, options.slots, policy.nodes if policy else 1, jnp.bfloat16
-    planned = plan.of_configs(config, head, sizes, *asked, *schemes_of(options.quantize))
+    planned = plan.plan_of_configs(config, head, sizes, *asked, *schemes_of(options.quantize))
     exact = planned.total - planned.buffers
     step = exact + planned.step
     rows = [

@@ -35,7 +35,7 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import GREEDY
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.loop.decode import step
-from eagle_jax.loop.flat_nodes import OneRow
+from eagle_jax.loop.flat_nodes import FlatNodes
 from eagle_jax.methods.default_trees import shrink_to
 from eagle_jax.ops import VARIABLE
 from eagle_jax.sharding import Sharding, sharded
@@ -103,8 +103,8 @@ def layer(chip: str, nodes: int, options: argparse.Namespace, sharding: Sharding
         if share is None:
             output = target.forward(tokens, positions, visible, state.cache)
         else:
-            rows = OneRow.of(tokens > 0, share * len(tokens))
-            output = target.forward(*rows.inputs(tokens, positions, visible), state.cache, flat=rows.rows)
+            rows = FlatNodes.of(tokens > 0, share * len(tokens))
+            output = target.forward(*rows.inputs(tokens, positions, visible), state.cache, flat=rows.flat_rows)
         return output.hidden, output.kv
 
     tokens = jax.ShapeDtypeStruct((options.requests, nodes), jnp.int32)

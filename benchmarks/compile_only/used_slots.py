@@ -132,7 +132,7 @@ def facts(name: str, requests: int, nodes: int, options: argparse.Namespace) -> 
     sizes = [largest(program.as_text(), options.slots) for program in (read, loop)]
     most = [f"{size / 1e6:.0f} MB {shape}" for size, shape in sizes]
     counts = conditionals(text), launches(text), shapes.copies_of_caches(text, options.slots)
-    planned = plan.of_configs(
+    planned = plan.plan_of_configs(
         config, head if nodes else None, here.sizes, requests, options.slots, max(nodes, 1), "bfloat16"
     )
     needed = max(whole(program) for program in (read, loop))

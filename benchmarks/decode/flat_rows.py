@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from eagle_jax.configs.target import LlamaConfig
-from eagle_jax.loop.flat_nodes import OneRow
+from eagle_jax.loop.flat_nodes import FlatNodes
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
@@ -34,9 +34,9 @@ def padded(lm: LM, tokens: jax.Array, valid: jax.Array, ancestors: jax.Array, ca
 def one_row(size: int) -> Any:
     @jax.jit
     def run(lm: LM, tokens: jax.Array, valid: jax.Array, ancestors: jax.Array, cache: Cache) -> jax.Array:
-        rows = OneRow.of(valid, size)
+        rows = FlatNodes.of(valid, size)
         nodes = rows.inputs(tokens, jnp.broadcast_to(cache.length[:, None], tokens.shape), ancestors)
-        return lm.logits(lm.forward(*nodes, cache, flat=rows.rows).hidden)
+        return lm.logits(lm.forward(*nodes, cache, flat=rows.flat_rows).hidden)
 
     return run
 

@@ -19,7 +19,7 @@ from benchmarks.common.command import begin, numbers, parser
 from benchmarks.common.tables import show
 from eagle_jax.configs.target import DeltaNet, LlamaConfig, Rope
 from eagle_jax.decoding.tree import depth_below
-from eagle_jax.loop.flat_nodes import ByRequest
+from eagle_jax.loop.flat_nodes import PaddedNodes
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
@@ -71,7 +71,7 @@ def verify(lm: LM, tokens: jax.Array, ancestors: jax.Array, path: jax.Array, cac
     """The hidden states of a tree's nodes, and the cache after a path of the tree is committed to it."""
     positions = cache.length[:, None] + depth_below(ancestors)
     output = lm.forward(tokens, positions, ancestors, cache)
-    added = ByRequest().added_at(output.kv, path)
+    added = PaddedNodes().layer_rows_at(output.kv, path)
     return output.hidden, cache.commit(added, jnp.ones_like(cache.length))
 
 

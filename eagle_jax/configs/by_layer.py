@@ -2,12 +2,12 @@
 
 import dataclasses
 
-_LEAST = {"head_dim": 2, "num_key_value_heads": 1, "num_kv_shared_layers": 0, "input_size": 0}
+_MIN_VALUES = {"head_dim": 2, "num_key_value_heads": 1, "num_kv_shared_layers": 0, "input_size": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByLayer:
-    """What differs between the layers of one model (Gemma 4).
+    """Per-layer settings of a model whose layers differ (Gemma 4).
 
     Args:
         head_dim, num_key_value_heads: size and number of heads in layers without a window (`global_head_dim`,
@@ -33,9 +33,11 @@ class ByLayer:
     scaled: bool = True
 
     def __post_init__(self):
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} of layers without a window; expected at least {least}")
+        for name, minimum in _MIN_VALUES.items():
+            if getattr(self, name) < minimum:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} of layers without a window; expected at least {minimum}"
+                )
         if self.head_dim % 2:
             raise ValueError(
                 f"head_dim={self.head_dim} of layers without a window is odd; rotary embedding turns pairs"

@@ -23,7 +23,7 @@ class ConvolutionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MarkovConfig:
-    """What the token before adds to the logits of a slot (DSpark's Markov head).
+    """A Markov head: a term of a slot's logits that depends on the previous token (DSpark).
 
     Args:
         rank: width between its two matrices.
@@ -41,7 +41,7 @@ class MarkovConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SelectorConfig:
-    """What the token before adds to the logits of a slot's best tokens (DFlash 2's candidate selector).
+    """A candidate selector: a term of the logits of a slot's best tokens that depends on the previous token (DFlash 2).
 
     Args:
         rank: width of the tokens' codes.
@@ -57,7 +57,7 @@ class SelectorConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ConfidenceConfig:
-    """How probable it is that the token of a slot is accepted (DSpark's confidence head).
+    """A confidence head: the probability that the token of a slot is accepted (DSpark).
 
     Args:
         with_markov: it reads the Markov head's embedding of the token before, with the slot's output.

@@ -149,7 +149,7 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FamilyFacts:
-    """What families do otherwise than Llama, fact by fact; the defaults are Llama's, and those of most draft heads.
+    """Differences of a family of models from Llama; the defaults are Llama's, and those of most draft heads.
 
     Args:
         norms: where attention and MLP have theirs: `before` each, `around` it (Gemma), or `behind` it (OLMo 2).
@@ -240,7 +240,7 @@ class FamilyFacts:
 
     @property
     def scales_edges(self) -> bool:
-        """Whether embeddings or logits are scaled or capped: a draft head that reads the tables does neither."""
+        """Whether embeddings or logits are scaled or capped; draft heads that use the tables do neither."""
         scaled = self.embedding_multiplier != 1 or self.logits_scaling != 1
         return scaled or self.final_logit_softcapping is not None
 

@@ -49,7 +49,7 @@ class DeltaNet:
 
     @property
     def channels(self) -> int:
-        """What the convolution goes over: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
 

@@ -111,7 +111,7 @@ class LlamaConfig(FamilyFacts):
 
     @property
     def attention_scale(self) -> float:
-        """What attention scores are multiplied by."""
+        """Factor of the attention scores."""
         return self.head_dim**-0.5 if self.attention_multiplier is None else self.attention_multiplier
 
     def is_recurrent(self, layer: int) -> bool:
@@ -154,7 +154,7 @@ class LlamaConfig(FamilyFacts):
 
     @property
     def scales_layers(self) -> bool:
-        """Whether a layer's output is multiplied by a number of its own."""
+        """Whether each layer's output is multiplied by a learned number."""
         return self.by_layer is not None and self.by_layer.scaled
 
     @property

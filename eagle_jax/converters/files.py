@@ -126,7 +126,7 @@ class Weights:
 
     @property
     def is_divided(self) -> bool:
-        """Whether files have other names, or several parameters in one tensor."""
+        """Whether the files use other tensor names, or store several parameters in one tensor."""
         return bool(self._wholes)
 
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:

@@ -52,7 +52,7 @@ def load_target(
         folder: a model folder, or a GGUF file.
         dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in; where that is quantized,
             and stays so, float32 on CPUs.
-        sharding: the devices to spread it over; its weights go straight there, one at a time.
+        sharding: the devices to shard it over; weights are loaded to them directly, one at a time.
         scheme: type to quantize each matrix to as it is read; None keeps what the folder holds, quantized or not.
         changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
 
@@ -235,23 +235,23 @@ def _shapes(config: LlamaConfig) -> names.Params:
     layers = range(config.num_hidden_layers)
     kinds = {i: (config.is_sparse(i), config.is_recurrent(i), config.layer(i), config.kv_of(i)) for i in layers}
     first = {kind: i for i, kind in sorted(kinds.items(), reverse=True)}  # a layer of each kind
-    chosen = sorted(first.values())
-    params = jax.eval_shape(functools.partial(LM.init, _with_layers(config, chosen)), jax.random.key(0)).params
-    of_kind = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(chosen)}
+    layer_indices = sorted(first.values())
+    params = jax.eval_shape(functools.partial(LM.init, _with_layers(config, layer_indices)), jax.random.key(0)).params
+    of_kind = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(layer_indices)}
     return params | _layer_inputs(config) | {f"layers_{i}": of_kind[kinds[i]] for i in layers}
 
 
-def _with_layers(config: LlamaConfig, chosen: list[int]) -> LlamaConfig:
+def _with_layers(config: LlamaConfig, layer_indices: list[int]) -> LlamaConfig:
     """Returns the config of a model of these layers alone."""
     experts, net, part = config.experts, config.delta_net, config.by_layer
 
     def where(holds: Callable[[int], bool]) -> tuple[int, ...]:
-        return tuple(n for n, i in enumerate(chosen) if holds(i))
+        return tuple(n for n, i in enumerate(layer_indices) if holds(i))
 
     shared = len(where(lambda i: config.kv_of(i) == "none"))
     return dataclasses.replace(
         config,
-        num_hidden_layers=len(chosen),
+        num_hidden_layers=len(layer_indices),
         full_attention_layers=where(lambda i: config.window(i) is None) if part is not None else (),
         no_rope_layers=(),
         experts=None

@@ -26,7 +26,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One kind of parameter; `{i}` in both patterns is a number, such as the layer's.
+    """A pair of patterns for tensor names and parameter paths; `{i}` in both is a number, such as the layer's.
 
     With `{j}` in its key the parameter is a stack, which lies on disk in as many tensors as its first axis is long.
 
@@ -64,7 +64,7 @@ def one_layer(key: str, path: str) -> tuple[Rule, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where one parameter of one model lies on disk: under one name, or a stack under several.
+    """Location of a parameter on disk: one tensor name, or several for a stack.
 
     Attributes:
         keys: its tensors' names.
@@ -135,8 +135,8 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
     accepted = expected_slots.keys() | weights.optional
     unknown = [key for key in weights.info if key not in accepted and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
-        shown = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
-        raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {shown}")
+        listing = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
+        raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {listing}")
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
             _check_tensor(key, weights.info[key], slot, may_be_quantized(path))
@@ -163,12 +163,12 @@ def float_dtype(dtype: Any) -> jnp.dtype:
         ValueError: it is not supported.
     """
     try:
-        chosen = jnp.dtype(dtype)
+        weight_dtype = jnp.dtype(dtype)
     except TypeError as error:
         raise ValueError(f"dtype {dtype!r} is not known; expected float32, bfloat16 or float16") from error
-    if chosen.name not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"dtype {chosen.name} is not one for weights; expected float32, bfloat16 or float16")
-    return chosen
+    if weight_dtype.name not in ("float32", "bfloat16", "float16"):
+        raise ValueError(f"dtype {weight_dtype.name} is not one for weights; expected float32, bfloat16 or float16")
+    return weight_dtype
 
 
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
@@ -179,7 +179,7 @@ def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
     """
     if weights.info[key].quant_type is not None and is_gguf(weights.folder):
         return jnp.dtype("bfloat16")
-    floats = (one.dtype for one in weights.info.values() if one.dtype in FLOATS)
+    floats = (tensor.dtype for tensor in weights.info.values() if tensor.dtype in FLOATS)
     dtype = next(floats, "float32") if weights.info[key].quant_type is not None else weights.info[key].dtype
     return jnp.dtype("float32" if dtype == "float64" else dtype)
 

@@ -71,29 +71,29 @@ def _has_rotary(inner: Mapping[str, Any], name: str) -> bool:
 
 def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns rotary changes in both of transformers' spellings; `merged` has them with the file's other ones."""
-    asked, stated = changes.get("rope_parameters"), entries.get("rope_parameters")
-    if isinstance(asked, Mapping):
-        for name in {*_ROTARY} & asked.keys() & changes.keys():
-            if asked[name] != changes[name]:
+    new_rope, old_rope = changes.get("rope_parameters"), entries.get("rope_parameters")
+    if isinstance(new_rope, Mapping):
+        for name in {*_ROTARY} & new_rope.keys() & changes.keys():
+            if new_rope[name] != changes[name]:
                 raise ValueError(
-                    f"{name} is {changes[name]!r} and {asked[name]!r} in rope_parameters; give one of them"
+                    f"{name} is {changes[name]!r} and {new_rope[name]!r} in rope_parameters; give one of them"
                 )
-        places = changes, _settings(stated), entries, _settings(entries.get("rope_scaling"))
+        places = changes, _settings(old_rope), entries, _settings(entries.get("rope_scaling"))
         theta = next((place["rope_theta"] for place in places if "rope_theta" in place), None)
-        if _FULL not in asked and theta is not None:
-            asked = {"rope_theta": theta, **asked}
+        if _FULL not in new_rope and theta is not None:
+            new_rope = {"rope_theta": theta, **new_rope}
         if "rope_scaling" not in changes:
             merged.pop("rope_scaling", None)
-        return merged | {"rope_parameters": asked}
+        return merged | {"rope_parameters": new_rope}
     theta = _settings(entries.get("rope_scaling")).get("rope_theta")
     if "rope_scaling" in changes and theta is not None:
         merged.setdefault("rope_theta", theta)
     scaling = changes.get("rope_scaling", entries.get("rope_scaling"))
     if isinstance(scaling, Mapping):
         merged["rope_scaling"] = scaling = _replaced(scaling, changes)
-    if not isinstance(stated, Mapping) or not stated or "rope_parameters" in changes:
+    if not isinstance(old_rope, Mapping) or not old_rope or "rope_parameters" in changes:
         return merged
-    settings = _settings(stated)
+    settings = _settings(old_rope)
     if "rope_scaling" in changes and isinstance(scaling, Mapping | None):
         rope_settings: dict[str, Any] = {
             name: settings[name] for name in ("rope_theta", "partial_rotary_factor") if name in settings
@@ -101,17 +101,17 @@ def _with_rotary(entries: Mapping[str, Any], merged: dict[str, Any], changes: Ma
         settings = {**rope_settings, **(scaling or {})}
         merged.pop("rope_scaling", None)
     settings = _replaced({"rope_theta": None, **settings} if "rope_theta" in changes else settings, changes)
-    if _FULL not in stated:
+    if _FULL not in old_rope:
         return merged | {"rope_parameters": settings}
-    local = dict(stated.get(_LOCAL) or {})
+    local = dict(old_rope.get(_LOCAL) or {})
     if "rope_local_base_freq" in changes:
         local["rope_theta"] = changes["rope_local_base_freq"]
-    return merged | {"rope_parameters": {**stated, _FULL: settings, _LOCAL: local}}
+    return merged | {"rope_parameters": {**old_rope, _FULL: settings, _LOCAL: local}}
 
 
-def _settings(stated: Any) -> dict[str, Any]:
+def _settings(old_rope: Any) -> dict[str, Any]:
     """Returns the settings of layers that see everything, in `rope_parameters` of one kind of layer or of two."""
-    settings = stated.get(_FULL, stated) if isinstance(stated, Mapping) else {}
+    settings = old_rope.get(_FULL, old_rope) if isinstance(old_rope, Mapping) else {}
     return dict(settings) if isinstance(settings, Mapping) else {}
 
 

@@ -19,7 +19,7 @@ PACKED, SCALE, ZERO, SHAPE = "_packed", "_scale", "_zero_point", "_shape"
 
 
 class QuantizedTensor(NamedTuple):
-    """One quantized weight as `ops.quantized.QuantArray` holds it, in numpy.
+    """A quantized weight with the fields of `ops.quantized.QuantArray`, in numpy.
 
     Attributes:
         codes: `[out, in]`: int8 (signed 4-bit ones too), uint8 (with minima, or indices into a table), float8_e4m3fn.
@@ -48,9 +48,9 @@ def of_array(weight: QuantArray) -> QuantizedTensor:
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """Returns words `[out, words]` int32 of codes `[out, in]`; spare bits of the last word are 0."""
-    spare = -codes.shape[1] % (32 // bits)
+    padding = -codes.shape[1] % (32 // bits)
     offset = 0 if codes.dtype == np.uint8 else 2 ** (bits - 1)
-    unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, spare))).astype(np.uint8)
+    unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, padding))).astype(np.uint8)
     if bits == 4:
         unsigned = (unsigned[:, 0::2] | (unsigned[:, 1::2] << 4)).astype(np.uint8)
     return np.ascontiguousarray(unsigned).view("<i4")

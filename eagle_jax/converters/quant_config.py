@@ -23,10 +23,10 @@ def without(entries: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a method or a variant that is not read, by its name.
     """
-    stated = stated_in(entries)
-    if stated is None:
+    quantization = stated_in(entries)
+    if quantization is None:
         return dict(entries)
-    checked_format(stated)
+    checked_format(quantization)
     return {key: value for key, value in entries.items() if key not in (MLX_KEY, *KEYS)}
 
 
@@ -52,10 +52,10 @@ def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
         return {}
     if not any("lm_head" in of for of in (floats, *modules.values())):
         floats.append("lm_head")  # tied to the embedding: a module of its own in transformers, which would look for one
-    most, *others = sorted(
-        ((quant_type, of) for quant_type, of in modules.items() if quant_type), key=lambda one: -len(one[1])
+    largest, *others = sorted(
+        ((quant_type, of) for quant_type, of in modules.items() if quant_type), key=lambda item: -len(item[1])
     )
-    groups = [_group(most[0], ["Linear"]), *(_group(*other) for other in others)]
+    groups = [_group(largest[0], ["Linear"]), *(_group(*other) for other in others)]
     return {
         KEYS[0]: {
             "quant_method": METHOD,

@@ -114,9 +114,7 @@ def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]
 
 
 def _unread_matrices(weights: Weights, table: _Table) -> dict[str, None]:
-    """Returns the matrices of other parts of the model, such as its layer for multi-token prediction: they stay
-    floats.
-    """
+    """Returns the matrices of unread parts of a model, such as its MTP layer, which are not quantized."""
     read = {key for slot in table.slots.values() for key in slot.keys}
     others = (key for key, info in weights.info.items() if key not in read and len(info.shape) > 1)
     return dict.fromkeys(key for key in others if key.endswith(".weight"))

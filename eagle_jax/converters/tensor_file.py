@@ -32,7 +32,7 @@ class TensorInfo:
 
 @runtime_checkable
 class TensorFile(Protocol):
-    """One file of named tensors."""
+    """A file of named tensors."""
 
     info: dict[str, TensorInfo]
 

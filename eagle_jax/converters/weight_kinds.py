@@ -1,4 +1,4 @@
-"""How the kinds of tensors of a quantized model are stored, such as all `q_proj`."""
+"""Describes how each kind of tensor in a quantized model is stored, such as all `q_proj`."""
 
 import collections
 import re
@@ -12,11 +12,11 @@ def weight_kinds(info: Mapping[str, TensorInfo]) -> dict[str, str]:
 
     Example: `{"q_proj, k_proj": "Q4_K, kept as int4, ...", "v_proj": "Q6_K, ... (15 of 30); Q4_K, ... (15 of 30)"}`.
     """
-    if not any(one.stored or one.quant_type for one in info.values()):
+    if not any(tensor.stored or tensor.quant_type for tensor in info.values()):
         return {}
     by_kind: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for name, one in info.items():
-        by_kind[_kind(name)][one.stored or str(one.quant_type or one.dtype)] += 1
+    for name, tensor in info.items():
+        by_kind[_kind(name)][tensor.stored or str(tensor.quant_type or tensor.dtype)] += 1
     kinds: dict[str, list[str]] = collections.defaultdict(list)
     for kind, types in by_kind.items():
         kinds[_text(types)].append(kind)

@@ -33,7 +33,7 @@ def walk(tree: Tree, draws: Int[Array, "b n"], depth: int, ancestors: Bool[Array
     it is lossless because every committed token is a draw below a committed prefix.
 
     Args:
-        draws: the token drawn at every node: the one that follows it.
+        draws: the token that the target draws after every node.
         depth: no node is deeper than this; the path has room for depth + 1 nodes.
         ancestors: the tree's, if they are known.
     """

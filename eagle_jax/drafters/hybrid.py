@@ -1,4 +1,4 @@
-"""Two drafters, one tree: retrieved branches next to those of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
+"""Grafts the branches of a retrieval drafter on the tree of a head (SAM-Decoding, Hu et al. 2024, arXiv:2411.10666).
 
 A head guesses likely tokens, retrieval repeats earlier text. One forward pass verifies both, so there is no choice to
 make, and a node that both guess is verified once.
@@ -51,8 +51,8 @@ class Hybrid(Drafter):
 
     @property
     def shape(self) -> TreeShape:
-        one, other = self.first.shape, self.second.shape
-        return TreeShape(nodes=one.nodes + other.nodes - 1, depth=max(one.depth, other.depth))
+        first, second = self.first.shape, self.second.shape
+        return TreeShape(nodes=first.nodes + second.nodes - 1, depth=max(first.depth, second.depth))
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -84,11 +84,11 @@ class Hybrid(Drafter):
         )
 
     def propose(self, target: Target, state: HybridState, view: View, mode: Sampling) -> tuple[Tree, HybridState]:
-        one, first = self.first.propose(target, state.first, view, mode)
-        other, second = self.second.propose(target, state.second, view, mode)
+        first_tree, first = self.first.propose(target, state.first, view, mode)
+        second_tree, second = self.second.propose(target, state.second, view, mode)
         with jax.named_scope("graft"):
-            tree, place = graft(one, other)
-        return tree, HybridState(first, second, other.tokens, other.parent, other.valid, place)
+            tree, place = graft(first_tree, second_tree)
+        return tree, HybridState(first, second, second_tree.tokens, second_tree.parent, second_tree.valid, place)
 
     def _first_part(self, checked: Verification) -> Verification:
         """Returns the verification of the first drafter's tree, the leading nodes of the grafted tree."""

@@ -32,13 +32,13 @@ class PEagle(EagleDrafter):
 
     def __post_init__(self):
         super().__post_init__()
-        most = self.head.num_drafted
-        if most is None:
+        max_depth = self.head.num_drafted
+        if max_depth is None:
             raise ValueError("an EAGLE-3 head without mask rows for P-EAGLE; draft with Eagle, step by step")
-        if self.policy.depth > most:
+        if self.policy.depth > max_depth:
             raise ValueError(
-                f"a tree of depth {self.policy.depth} for a P-EAGLE head that drafts {most} tokens in a pass; choose a "
-                "tree no deeper than that"
+                f"a tree of depth {self.policy.depth} for a P-EAGLE head that drafts {max_depth} tokens in a pass; "
+                "choose a tree no deeper than that"
             )
 
     def propose(self, target: Target, state: EagleState, view: View, mode: Sampling) -> tuple[Tree, EagleState]:

@@ -1,4 +1,4 @@
-"""What guesses are ranked by: the drafter's distribution, and the noise that the target is about to draw with."""
+"""Scores of drafted tokens: the drafter's distribution, with the noise that the target will sample with."""
 
 from collections.abc import Callable
 

@@ -40,7 +40,7 @@ class Datastore:
 
     @staticmethod
     def of(texts: Sequence[Sequence[int]]) -> "Datastore":
-        """Sorts in log2(SORTED_BY) rounds, each by twice as many tokens as the one before (Manber and Myers).
+        """Sorts in log2(SORTED_BY) rounds, each by twice as many tokens as the round before (Manber and Myers).
 
         Raises:
             ValueError: there is no token at all.
@@ -67,7 +67,7 @@ class Rest(StatelessDrafter):
         longest, shortest: tokens at the end of the text that have to stand in the store.
         lines: number of places that are used, spread evenly over all that match.
         copied: tokens taken from each place.
-        nodes: nodes of the tree, root included: the ones that most lines share.
+        nodes: number of nodes of the tree, root included: the nodes shared by most lines.
     """
 
     store: Datastore
@@ -110,8 +110,8 @@ class Rest(StatelessDrafter):
         first, num_matches, size = low[best], matches[best], sizes[best]
 
         line = jnp.arange(self.lines, dtype=jnp.int32)
-        spread = line * jnp.minimum(num_matches, (2**31 - 1) // self.lines) // self.lines
-        pick = first + jnp.where(num_matches > self.lines, spread, line)
+        evenly_spaced = line * jnp.minimum(num_matches, (2**31 - 1) // self.lines) // self.lines
+        pick = first + jnp.where(num_matches > self.lines, evenly_spaced, line)
         begin = self.store.order[jnp.minimum(pick, len(self.store.order) - 1)] + size
         offset = begin[:, None] + jnp.arange(self.copied, dtype=jnp.int32)[None]
         follows = self.store.tokens.at[offset].get(mode="fill", fill_value=-1)
@@ -130,8 +130,8 @@ class Rest(StatelessDrafter):
             tokens_at = self.store.tokens.at[begin[:, None] + column].get(mode="fill", fill_value=-1)
             differs = (tokens_at != ends) & (column < sizes[:, None])
             at = jnp.argmax(differs, axis=1)[:, None]
-            less = (jnp.take_along_axis(tokens_at, at, axis=1) < jnp.take_along_axis(ends, at, axis=1))[:, 0]
-            goes_right = jnp.where(jnp.any(differs, axis=1), less, after) & (low < high)
+            is_less = (jnp.take_along_axis(tokens_at, at, axis=1) < jnp.take_along_axis(ends, at, axis=1))[:, 0]
+            goes_right = jnp.where(jnp.any(differs, axis=1), is_less, after) & (low < high)
             stays = low >= high
             return jnp.where(goes_right, middle + 1, low), jnp.where(goes_right | stays, high, middle)
 

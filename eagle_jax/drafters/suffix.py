@@ -83,9 +83,7 @@ class SuffixDecoding(StatelessDrafter):
     def _candidates(
         self, view: View, agreeing: Int[Array, "b t"], size: int
     ) -> tuple[Float[Array, "b c"], Int[Array, "b c"], Int[Array, "b c"]]:
-        """Returns the continuations of earlier places with the same last `size` tokens: each node's share of the
-        places, 0 for none, its token, and its parent.
-        """
+        """Returns the continuations after earlier occurrences of the last `size` tokens: shares, tokens and parents."""
         index = jnp.arange(agreeing.shape[1], dtype=jnp.float32)[None]  # of integers XLA sorts all to find the largest
         latest = by_row(lambda rows: jax.lax.top_k(rows, min(self.places, rows.shape[1]))[0])
         at = latest(jnp.where(agreeing >= size, index, -1.0)).astype(jnp.int32)  # [b s]

@@ -1,4 +1,4 @@
-"""How much memory a model takes on each device of a mesh, from configurations alone: no weight is read or made."""
+"""Computes the memory of a model on each device of a mesh from configurations alone, without weights."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from eagle_jax.converters.heads import kinds, mtp
 from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.loading.dtypes import dtype_of
 from eagle_jax.loading.folders import means_mtp_layer
-from eagle_jax.loop.greedy import MOST as LOGITS
+from eagle_jax.loop.greedy import MAX_LOGITS_BYTES
 from eagle_jax.methods.default_trees import PUBLISHED, shrink_to
 from eagle_jax.models import layout
 from eagle_jax.models.any_head import AnyHead
@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def buffers(self) -> int:
-        """What is needed at a time, at most."""
+        """Maximum number of bytes in use at a time."""
         return max(self.prefill, self.step)
 
     @property
@@ -109,11 +109,11 @@ def plan(
     requests, slots, nodes = counts
     arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize), stored
     if mesh is not None:
-        return of_configs(config, drafting, parse(mesh), *arguments)
+        return plan_of_configs(config, drafting, parse(mesh), *arguments)
     chips = whole_number("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
-    plans = [of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
-    return next((one for one in plans if one.total <= 0.9 * memory), plans[-1])
+    plans = [plan_of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
+    return next((candidate for candidate in plans if candidate.total <= 0.9 * memory), plans[-1])
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
@@ -159,7 +159,7 @@ def _may_hold_layer(folder: Path) -> bool:
         return True
 
 
-def of_configs(
+def plan_of_configs(
     config: LlamaConfig,
     head: HeadConfig | None,
     sizes: Mapping[str, int],
@@ -222,7 +222,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | 
     if scheme is not None:
         scheme.check(params)
         params = jax.tree.map(_packed, quantize_params(params, scheme), is_leaf=lambda x: isinstance(x, QuantArray))
-    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, spread=True))
+    return dataclasses.replace(model, params=layout.for_decoding(params, head_dim, sharded=True))
 
 
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
@@ -250,7 +250,7 @@ def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, 
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
     if parts * sizes[DATA] == 1:
-        logits = min(logits, LOGITS)
+        logits = min(logits, MAX_LOGITS_BYTES)
     return max(logits, _pass(config, parts, rows, slots, item)) + _fresh_rows_bytes(config, parts, rows, item)
 
 
@@ -277,9 +277,7 @@ def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> 
 
 
 def _added(config: LlamaConfig, layer: int, item: int) -> int:
-    """Returns the number of bytes that a token adds to the state of a layer: keys and values, a latent vector, or
-    `DeltaRows`; and those of the layer's own input.
-    """
+    """Returns the bytes that a token adds to the state of a layer (K/V, latents or `DeltaRows`) and its input."""
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):
         return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels

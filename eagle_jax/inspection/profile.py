@@ -1,4 +1,4 @@
-"""Where the time of a step goes, phase by phase, as the device's own clock has it.
+"""Measures the time of each phase of a step with the device's profiler.
 
 Every phase of the loop has a named scope, which the compiled program keeps with each of its operations. A few steps
 run under JAX's profiler, and the seconds of every operation are added up by scope. An operation that the compiler made
@@ -82,17 +82,17 @@ def profile(
     Raises:
         ValueError, TypeError: as `generate` does.
     """
-    chosen = drafter_for(model, drafter, tree)
+    step_drafter = drafter_for(model, drafter, tree)
     endless = dataclasses.replace(model, stop_ids=())
-    start = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))
-    again = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
-    timed = [(start.run(Plain(), STEPS), start.run(chosen, STEPS)) for _ in range(5)]  # in turn; the best counts
+    start = Start(endless, step_drafter, greedy_requests(endless, [prompt], max_new_tokens))
+    again = Start(endless, step_drafter, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
+    timed = [(start.run(Plain(), STEPS), start.run(step_drafter, STEPS)) for _ in range(5)]  # in turn; the best counts
     plain, drafting = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
-    scopes = scopes_of(start.program(chosen))
+    scopes = scopes_of(start.program(step_drafter))
     with _folder(folder) as into:
         earlier = traces_in(into)
         with jax.profiler.trace(str(into)):
-            traced = start.run(chosen, STEPS)
+            traced = start.run(step_drafter, STEPS)
         seconds = by_phase(operations(traces_in(into) - earlier), scopes)
     phases = {name: spent / traced.steps for name, spent in seconds.items()}
     left = traced.seconds / traced.steps - sum(phases.values())
@@ -107,9 +107,7 @@ def profile(
 
 
 def scopes_of(program: str) -> dict[str, str]:
-    """Returns the path of scopes of every operation of a compiled program's text, by the operation's name; those left
-    out that only contain others.
-    """
+    """Returns the scope path of each operation in a program's text by name, without pure containers."""
     operations = re.finditer(r'^\s*(?:ROOT )?%?([\w.\-]+) = (.*?)op_name="([^"]*)"', program, flags=re.MULTILINE)
     return {name: path for name, what, path in (match.groups() for match in operations) if not CONTAINER.search(what)}
 

@@ -91,23 +91,21 @@ class Start:
 
 def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
     """Times drafters until the first row has its answer; the fastest of alternating runs."""
-    seen: dict[T, list[Ran]] = {key: [] for key in drafters}
+    runs_by_key: dict[T, list[Ran]] = {key: [] for key in drafters}
     for repeat in range(5):
         for key, drafter in drafters.items():
             ran = start.run(drafter)
             if repeat:
-                seen[key].append(ran)
+                runs_by_key[key].append(ran)
             else:
                 advance()
-    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in seen.items()}
+    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in runs_by_key.items()}
 
 
 def seconds_per_step(
     start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None] = lambda: None
 ) -> dict[Any, float]:
-    """Returns the seconds of a step with each drafter, in turns; the least, since what else the machine does only adds.
-    Slow ones are timed three times, others oftener.
-    """
+    """Returns the minimum seconds of a step with each drafter, run in turns: three times if slow, else more often."""
     for drafter in drafters.values():
         start.run(drafter, STEPS)  # compiles
         advance()

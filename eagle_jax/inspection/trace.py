@@ -49,7 +49,7 @@ class Parts:
 
     @property
     def rest(self) -> float:
-        """What is in neither: above all the drafter's taking in of what was committed."""
+        """The rest of a step: mainly the drafter's `observe`."""
         return max(self.step - self.draft - self.verify, 0.0)
 
 
@@ -112,9 +112,9 @@ def time_parts(
     The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
     """
     request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
-    chosen = drafter_for(model, drafter, tree)
-    drafters = {"plain": Plain(), "draft": DraftOnly(chosen), "verify": VerifyOnly(chosen.shape), "step": chosen}
-    seconds = seconds_per_step(Start(model, chosen, [request]), drafters)
+    drafter = drafter_for(model, drafter, tree)
+    drafters = {"plain": Plain(), "draft": DraftOnly(drafter), "verify": VerifyOnly(drafter.shape), "step": drafter}
+    seconds = seconds_per_step(Start(model, drafter, [request]), drafters)
     return Parts(max(seconds["draft"] - seconds["plain"], 0.0), seconds["verify"], seconds["step"])
 
 

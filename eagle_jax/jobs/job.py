@@ -22,7 +22,7 @@ from eagle_jax.requests.request import Request
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.offline import Utilisation
 from eagle_jax.scheduling.scheduler import Event
-from eagle_jax.scheduling.sizes import rows_for, rows_of
+from eagle_jax.scheduling.sizes import default_batch_size, padded_batch_size
 
 WINDOW = 256  # input rows in memory at a time, per row of the batch
 
@@ -170,9 +170,9 @@ class Job:
         own_rows = output_parts.rows_of_host(self.rows, self.host, self.hosts)
         if self.complete:
             return Tally(rows=len(own_rows), before=len(own_rows))
-        rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
+        rows = default_batch_size(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
         # One tree for the whole job, so that statistics do not depend on the size of the last batch.
-        chosen = drafter_for(model, drafter, tree, rows_for(model, rows))
+        chosen = drafter_for(model, drafter, tree, padded_batch_size(model, rows))
         done = agree_on(self._journal.done, self.rows) if self.one_model else set(self._journal.done)
         tally = Tally(rows=len(own_rows), before=len(done), failed_before=self._journal.failed)
 

@@ -71,7 +71,7 @@ def load(
         target_config, head_config: entries that take the place of those in the target's `config.json`, or the head's,
             such as `{"rope_theta": 10000.0}`. `{"sliding_window": 512}` lets a head's attention see only the last 512
             rows of the text, which changes no text.
-        mesh: devices to spread the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
+        mesh: devices to shard the model and its requests over: `"data:2,model:4"`, "auto" (all there are), a
             `jax.sharding.Mesh` with these axes, or a `sharding.Sharding`, which brings rules of one's own; None is one
             device. See docs/sharding.md.
         draft: folder or hub name of a small model of the same tokenizer, for `drafter="draft-model"`.
@@ -208,7 +208,7 @@ def _target_for_decoding(lm: LM, sharding: Sharding | None) -> LM:
 
 def _for_decoding(model: Any, head_dim: int | tuple[int, ...], sharding: Sharding | None) -> Any:
     return_freed_memory()
-    params = jax.block_until_ready(layout.for_decoding(model.params, head_dim, spread=sharding is not None))
+    params = jax.block_until_ready(layout.for_decoding(model.params, head_dim, sharded=sharding is not None))
     return_freed_memory()
     return dataclasses.replace(model, params=params)
 
@@ -235,11 +235,11 @@ def _stop_ids(folder: Path, tokenizer: Any, changes: Mapping[str, Any]) -> tuple
     paths = (folder / "generation_config.json", folder / "config.json")
     files = [(path, read_json(path)) for path in paths if path.exists()]
     for where, entries in [("target_config", changes), *files]:
-        stated = text_part(entries).get("eos_token_id", entries.get("eos_token_id"))
-        if stated is not None:
-            listed = stated if isinstance(stated, list) else [stated]
+        eos_ids = text_part(entries).get("eos_token_id", entries.get("eos_token_id"))
+        if eos_ids is not None:
+            listed = eos_ids if isinstance(eos_ids, list) else [eos_ids]
             if not all(type(id_) is int for id_ in listed):
-                raise ValueError(f"{where} has eos_token_id {stated!r}; expected a whole number, or a list of them")
+                raise ValueError(f"{where} has eos_token_id {eos_ids!r}; expected a whole number, or a list of them")
             ids.update(listed)
             break
     if tokenizer is not None and tokenizer.eos_token_id is not None:
@@ -252,7 +252,7 @@ def _context(target: LM) -> int:
 
     With YaRN, configs state the stretched length, or the original.
     """
-    rope, stated = target.config.rope, target.config.max_position_embeddings
+    rope, context = target.config.rope, target.config.max_position_embeddings
     if rope.kind == "yarn" and rope.original_max_position_embeddings is not None:
-        return max(stated, round(rope.original_max_position_embeddings * rope.factor))
-    return int(stated * (rope.factor if rope.kind in ("linear", "dynamic") else 1.0))
+        return max(context, round(rope.original_max_position_embeddings * rope.factor))
+    return int(context * (rope.factor if rope.kind in ("linear", "dynamic") else 1.0))

@@ -27,7 +27,7 @@ class Model:
         tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
         stop_ids: tokens that end an answer.
         context: most tokens of prompt and answer together.
-        sharding: the devices that it is spread over; None is one device.
+        sharding: the devices that it is sharded over; None for one device.
         draft: a small model that drafts for it; None if it has none.
         datastore: texts to draft from; None if there are none.
         generation: what the model's `generation_config.json` sets, under the names of `generate`'s options. Nothing
@@ -69,7 +69,7 @@ class Model:
 
     @functools.cached_property
     def is_quantized(self) -> bool:
-        """Whether any of the target's weights is quantized, by its files or as it was read."""
+        """Whether any of the target's weights is quantized, in its files or by `quantize`."""
         return any(_is_quantized(leaf) for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
 
     @functools.cached_property

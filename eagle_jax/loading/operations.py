@@ -49,7 +49,7 @@ def measure_operations(model: Model, **how: Any) -> list[Finding]:
     """Tries every candidate for the model's operations here; `how` is as in `ops.choice.measure.measure`.
 
     Raises:
-        ValueError: the model is spread over devices, or of another package's making; or another process measures.
+        ValueError: the model is sharded over devices, or of another package's making; or another process measures.
     """
     if model.sharding is not None or not isinstance(model.target, LM):
         raise ValueError("operations are measured for targets of this package on one device; load one without a mesh")

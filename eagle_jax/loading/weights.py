@@ -156,13 +156,13 @@ def _laid_out(model: Model, current: Any, source: Params, name: str) -> dict[str
     expected_params, new_params = dict(flat(expected)), dict(flat(source))
     _check_fit(expected_params, new_params, name)
     head_dim = current.head_dim if isinstance(current, AnyHead) else current.config.head_dims
-    laid = _lay_out(_fitted(expected, new_params, head_dim), head_dim, spread=model.sharding is not None)
+    laid = _lay_out(_fitted(expected, new_params, head_dim), head_dim, sharded=model.sharding is not None)
     if model.sharding is not None:
         return model.sharding.put(laid, model.sharding.target if name == "target" else model.sharding.head)
     return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), laid, current.params)
 
 
-_lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="spread")
+_lay_out = jax.jit(layout.for_decoding, static_argnums=1, static_argnames="sharded")
 
 
 def _fitted(expected: Params, new_params: Params, head_dim: int | tuple[int, ...], above: str = "") -> dict[str, Any]:

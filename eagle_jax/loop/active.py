@@ -1,6 +1,6 @@
-"""Steps for some rows of a batch: the others cost nothing meanwhile.
+"""Runs steps for some rows of a batch, at no cost for the other rows.
 
-Everything of a row but its caches is copied, once for all steps of a call; the caches stay where they are, and are read
+Everything but the caches is copied once for all steps of a call; the caches stay where they are, and are read
 and written at the rows that take part (`Cache.at_rows`).
 """
 
@@ -17,17 +17,17 @@ T = TypeVar("T")
 
 
 def state_at(state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """Returns the state of some rows, distinct ones."""
+    """Returns the state of these rows, which must be distinct."""
     return _at(state, rows)
 
 
 def params_at(params: BatchParams, rows: Int[Array, "a"]) -> BatchParams:
-    """Returns the parameters of some rows; `processor` is kept as it is, and has to be that of these rows."""
+    """Returns the parameters of some rows; `processor` is kept, and has to belong to these rows already."""
     return dataclasses.replace(_at(dataclasses.replace(params, processor=None), rows), processor=params.processor)
 
 
 def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """Returns the whole batch's state with some rows replaced by `part`, which steps made of `state_at`'s result."""
+    """Returns the whole batch's state with these rows replaced by `part`, computed from `state_at`'s result."""
 
     def put(old: Any, new: Any) -> Any:
         if isinstance(old, Cache):
@@ -38,7 +38,7 @@ def with_rows(state: DecodeState, part: DecodeState, rows: Int[Array, "a"]) -> D
 
 
 def _at(tree: T, rows: Int[Array, "a"]) -> T:
-    """Returns some rows of arrays whose first axis is the batch; scalars are the whole batch's."""
+    """Returns these rows of arrays whose first axis is the batch; scalars belong to the whole batch."""
 
     def take(node: Any) -> Any:
         if isinstance(node, Cache):

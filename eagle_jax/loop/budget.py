@@ -1,4 +1,4 @@
-"""The nodes of a step, shared out among its requests by what each node is worth."""
+"""Divides the nodes of a step among its requests by their scores."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ from eagle_jax.decoding.tree import Tree
 def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
     """Returns the trees of a batch with the `budget` best nodes of all of them, each with its ancestors.
 
-    Every request that is not done keeps its root. A node is worth the probability of its path: it is the share of
-    steps in which the node adds a token. Of requests that are done nothing is left.
+    Every unfinished request keeps its root. A node's score is the probability of its path, which is the share of
+    steps in which the node adds a token. Finished requests keep no node.
 
     Args:
-        tree: with scores; without any, what comes earlier in a tree counts for more.
+        tree: the trees; without scores, earlier nodes of a tree rank higher.
         budget: nodes of all trees together; at least one for each request.
 
     Raises:
@@ -37,7 +37,7 @@ def within(tree: Tree, budget: int, done: Bool[Array, "b"]) -> Tree:
 
 
 def worth(tree: Tree) -> Float[Array, "b n"]:
-    """Returns the scores of nodes to compare them by; a parent never has less than its child."""
+    """Returns scores that rank nodes; a parent's score is never below its child's."""
     if tree.scores is not None:
         return jnp.where(jnp.isnan(tree.scores), -jnp.inf, tree.scores)
     return -jnp.broadcast_to(jnp.arange(tree.tokens.shape[1], dtype=jnp.float32), tree.tokens.shape)

@@ -1,4 +1,4 @@
-"""Reading the tokens that were committed while a drafter paused."""
+"""Lets a drafter read the tokens that were committed while it paused."""
 
 import dataclasses
 import functools
@@ -16,10 +16,10 @@ from eagle_jax.sharding import sharded
 
 
 def catch_up(target: Target, drafter: Ready, state: DecodeState, rows: Int[Array, "a"]) -> DecodeState:
-    """Returns the state in which the drafter has read all rows of some requests."""
+    """Returns the state after the drafter has read all unread rows of these requests."""
     part = state_at(state, rows)
     unread: Unread = part.draft
-    # For requests without unread rows padding is written beyond everything that is read, the root's slot included.
+    # Without unread rows, padding is written after the root's slot, where nothing is read.
     start = jnp.where(unread.count > 0, unread.start, part.length + 1)
     rows_read = start, unread.count, unread.tokens, unread.following, unread.hidden, unread.taps
     read = drafter.drafter.observe(target, unread.state, CommittedRows(*rows_read))

@@ -1,6 +1,6 @@
-"""The loop: draft a tree, check it in one target pass, commit what the target drew.
+"""The loop: draft a tree, verify it in one forward pass of the target, commit the drawn tokens.
 
-Read `step` from top to bottom and you have read the method. Plain decoding is the same loop with a drafter that
+`step` is the whole method, from top to bottom. Plain decoding is the same loop with a drafter that
 proposes nothing; generating in one go and streaming are the same `advance` with different limits.
 """
 
@@ -23,7 +23,7 @@ from eagle_jax.drafters.base import CommittedRows, Drafter, Verification, View
 from eagle_jax.loop.active import params_at, state_at, with_rows
 from eagle_jax.loop.budget import within
 from eagle_jax.loop.compiled import compiled
-from eagle_jax.loop.flat_nodes import ByRequest, NodeRows, OneRow
+from eagle_jax.loop.flat_nodes import FlatNodes, NodeLayout, PaddedNodes
 from eagle_jax.loop.greedy import greedy_draws, is_large
 from eagle_jax.loop.logprobs import record_logprobs
 from eagle_jax.loop.state import BatchParams, DecodeState
@@ -32,25 +32,25 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.target import PADDING_POSITION, Output, Target
 from eagle_jax.sharding import Sharding, constrain, sharded
 
-NO_TOKEN = -1  # drawn where no token can be
+NO_TOKEN = -1  # stands for a draw from logits that are not finite
 
 
 def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, mode: Sampling) -> DecodeState:
-    """Runs one step for every row; rows that are done compute along and change nothing."""
+    """Runs one step for every row; finished rows are computed too, but do not change."""
     params, height = params.for_mode(mode), drafter.shape.depth
     noise = noise_after(target, params, state.length, height + 1, mode)
     tree, draft = draft_tree(target, drafter, params, state, noise, mode)
     tree = tree if drafter.budget is None else within(tree, drafter.budget, state.done)
     ancestors = tree.ancestors
-    rows, output, logits = verify_tree(target, drafter, state, tree, ancestors)
+    layout, output, logits = verify_tree(target, drafter, state, tree, ancestors)
 
     with jax.named_scope("accept"):
         prefix = prefix_at_nodes(params, state, tree, ancestors, height)
-        spared = spares_logits(target, drafter, params, state, output, mode)
+        skips_logits = can_skip_logits(target, drafter, params, state, output, mode)
         draws = (
-            drawn_greedily(target, rows, output)
-            if spared
-            else draws_at_nodes(rows, output, logits, params, prefix, noise, mode)
+            drawn_greedily(target, layout, output)
+            if skips_logits
+            else draws_at_nodes(layout, output, logits, params, prefix, noise, mode)
         )
         accepted, stopped, failed = _until_stop(walk(tree, draws, height, ancestors), params, state)
         nodes, count = accepted.nodes, accepted.count
@@ -61,16 +61,24 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             count=count,
             tokens=jnp.take_along_axis(tree.tokens, nodes, axis=1),
             following=accepted.draws,
-            hidden=rows.at(output.hidden, nodes),
-            taps=tuple(rows.at(tap, nodes) for tap in output.taps),
-            checked=Verification(tree=tree, logits=rows.collect(rows.to_draw(logits)), draws=draws),
+            hidden=layout.rows_at(output.hidden, nodes),
+            taps=tuple(layout.rows_at(tap, nodes) for tap in output.taps),
+            checked=Verification(
+                tree=tree, logits=layout.nodes_of_samples(layout.samples_of_rows(logits)), draws=draws
+            ),
         )
         draft = drafter.observe(target, draft, observed)
 
     with jax.named_scope("commit"):
         steps = state.steps + 1
         logprobs, top = record_logprobs(
-            state, rows.at(logits, nodes), accepted.draws, state.num_tokens, params.top_logprobs, ~state.done, mode
+            state,
+            layout.rows_at(logits, nodes),
+            accepted.draws,
+            state.num_tokens,
+            params.top_logprobs,
+            ~state.done,
+            mode,
         )
         committed_at_step = jnp.full_like(accepted.draws, steps)
         following = DecodeState(
@@ -78,7 +86,7 @@ def step(target: Target, drafter: Drafter, params: BatchParams, state: DecodeSta
             length=state.length + count,
             done=state.done | stopped | failed | (state.num_tokens + count >= params.limit),
             stopped=state.stopped | stopped,
-            cache=state.cache.commit(rows.added_at(output.kv, nodes), count),
+            cache=state.cache.commit(layout.layer_rows_at(output.kv, nodes), count),
             draft=draft,
             automaton=automaton_after(params, state.automaton, prefix, accepted),
             steps=steps,
@@ -103,8 +111,8 @@ def draft_tree(
     noise: Float[Array, "b d v"] | None,
     mode: Sampling,
 ) -> tuple[Tree, Any]:
-    """Returns the drafter's tree and its new state; `noise` is of the positions after `length`, None for greedy."""
-    # of the text so far: penalties for the guesses themselves are left to the target
+    """Returns the drafter's tree and its new state; `noise` is for the positions after `length`; None for greedy."""
+    # penalties count the text so far; only the target adds the drafted tokens
     text = Prefix.of_text(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), state.automaton)
     automata = params.automata
     view = View(
@@ -116,7 +124,7 @@ def draft_tree(
         guide=None if automata is None else Guide(automata, state.automaton),
     )
     tree, draft = drafter.propose(target, state.draft, view, mode)
-    # an invalid node may hold any number; one beyond the target's vocabulary would spoil the whole forward pass
+    # an invalid node may hold any number, and one beyond the vocabulary would spoil the whole forward pass
     tokens = jnp.clip(tree.tokens, 0, target.config.vocab_size - 1)
     return dataclasses.replace(tree, tokens=jnp.where(tree.valid, tokens, 0)), draft
 
@@ -124,22 +132,22 @@ def draft_tree(
 @jax.named_scope("verify")
 def verify_tree(
     target: Target, drafter: Drafter, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"]
-) -> tuple[NodeRows, Output, Float[Array, "_ _ v"]]:
-    """Runs the target's forward pass over the trees; returns which rows are which nodes, its output, and its logits."""
+) -> tuple[NodeLayout, Output, Float[Array, "_ _ v"]]:
+    """Runs the target's forward pass over the trees; returns the layout of its rows, its output, and its logits."""
     positions = jnp.where(tree.valid, state.length[:, None] + depth_below(ancestors), PADDING_POSITION)
     if drafter.budget is None:
         output = target.forward(tree.tokens, positions, ancestors, state.cache, drafter.taps)
-        return ByRequest(), output, target.logits(output.hidden, num_valid(tree.valid))
+        return PaddedNodes(), output, target.logits(output.hidden, num_valid(tree.valid))
     if not isinstance(target, LM):
         raise TypeError(f"trees that share a step's nodes need a target of the package, got {type(target).__name__}")
-    rows = OneRow.of(tree.valid, drafter.budget)
-    nodes = rows.inputs(tree.tokens, positions, ancestors)
-    output = target.forward(*nodes, state.cache, drafter.taps, flat=rows.rows)
-    return rows, output, target.logits(output.hidden, num_valid(rows.is_node[None]))
+    layout = FlatNodes.of(tree.valid, drafter.budget)
+    nodes = layout.inputs(tree.tokens, positions, ancestors)
+    output = target.forward(*nodes, state.cache, drafter.taps, flat=layout.flat_rows)
+    return layout, output, target.logits(output.hidden, num_valid(layout.is_node[None]))
 
 
 def draws_at_nodes(
-    rows: NodeRows,
+    layout: NodeLayout,
     output: Output,
     logits: Float[Array, "_ _ v"],
     params: BatchParams,
@@ -149,51 +157,51 @@ def draws_at_nodes(
 ) -> Int[Array, "b n"]:
     """Returns the token that is drawn after each node; `NO_TOKEN` where none can be."""
     depth = depth_below(prefix.ancestors)
-    noise_by_node = None if noise is None else rows.noise(noise, depth)
-    adjusted = adjust_logits(rows.to_draw(logits), params, prefix, rows)
-    draws = sampling.draw(adjusted, noise_by_node, rows.settings(params.settings), mode)
-    return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
+    noise_by_node = None if noise is None else layout.noise_of_samples(noise, depth)
+    adjusted = adjust_logits(layout.samples_of_rows(logits), params, prefix, layout)
+    draws = sampling.draw(adjusted, noise_by_node, layout.samples_of_requests(params.settings), mode)
+    return layout.nodes_of_samples(jnp.where(layout.samples_of_rows(is_finite(output.hidden)), draws, NO_TOKEN))
 
 
-def spares_logits(
+def can_skip_logits(
     target: Target, drafter: Drafter, params: BatchParams, state: DecodeState, output: Output, mode: Sampling
 ) -> bool:
-    """Returns whether nothing reads the step's logits but the draws, and they are so large that this matters."""
+    """Returns whether only greedy draws read the step's logits, and the logits are large."""
     recorded = state.logprobs is not None and mode.logprobs
     greedy = not mode.sampled and params.processor is None and not recorded
     return greedy and not drafter.reads_logits and is_large(target, output.hidden)
 
 
-def drawn_greedily(target: Target, rows: NodeRows, output: Output) -> Int[Array, "b n"]:
-    """Computes `draws_at_nodes` of a greedy step whose logits have no other reader: the compiler leaves those out."""
-    draws = rows.to_draw(greedy_draws(target, output.hidden))
-    return rows.collect(jnp.where(rows.to_draw(is_finite(output.hidden)), draws, NO_TOKEN))
+def drawn_greedily(target: Target, layout: NodeLayout, output: Output) -> Int[Array, "b n"]:
+    """Computes `draws_at_nodes` of a greedy step if `can_skip_logits`: the compiler removes the unused logits."""
+    draws = layout.samples_of_rows(greedy_draws(target, output.hidden))
+    return layout.nodes_of_samples(jnp.where(layout.samples_of_rows(is_finite(output.hidden)), draws, NO_TOKEN))
 
 
 def logits_adjustment(params: BatchParams, prefix: Prefix) -> LogitsAdjustment | None:
-    """Returns the adjustments that requests ask for of their logits; None if no row asks for any."""
+    """Returns the logits adjustments of the requests; None if no request has any."""
     if params.processor is None:
         return None
     return adjustment_at(params.processor, prefix, jnp.asarray(params.stop_ids))
 
 
 def adjust_logits(
-    logits: Float[Array, "_ _ v"], params: BatchParams, prefix: Prefix, rows: NodeRows
+    logits: Float[Array, "_ _ v"], params: BatchParams, prefix: Prefix, layout: NodeLayout
 ) -> Float[Array, "_ _ v"]:
-    """Returns the logits that tokens are drawn from, of nodes as `rows.spread` has them."""
+    """Applies the adjustments and automata of the requests to the logits of samples."""
     adjustment = logits_adjustment(params, prefix)
     if adjustment is None:
         return logits
-    adjusted = rows.spread(adjustment).apply(logits)
+    adjusted = layout.samples_of_nodes(adjustment).apply(logits)
     if params.automata is None or prefix.states is None:
         return adjusted
-    return adjusted + rows.spread(params.automata.bans(prefix.states))
+    return adjusted + layout.samples_of_nodes(params.automata.bans(prefix.states))
 
 
 def prefix_at_nodes(
     params: BatchParams, state: DecodeState, tree: Tree, ancestors: Bool[Array, "b n n"], depth: int
 ) -> Prefix:
-    """Returns the text before what follows each node of a tree that is at most `depth` deep."""
+    """Returns the text up to and including each node of a tree that is at most `depth` deep."""
     states = None if params.automata is None else params.automata.at_nodes(state.automaton, tree, depth)
     return Prefix(state.tokens, state.num_tokens, jnp.asarray(params.prompt_length), tree.tokens, ancestors, states)
 

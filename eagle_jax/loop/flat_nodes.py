@@ -1,4 +1,4 @@
-"""Layouts of a batch's tree nodes in the target's pass: by request with padding, or all in one row without."""
+"""Layouts of a batch's tree nodes in the target's forward pass: padded per request, or flat without padding."""
 
 import abc
 from typing import TypeVar
@@ -17,158 +17,158 @@ from eagle_jax.struct import pytree, static
 T = TypeVar("T")
 
 
-class NodeRows(abc.ABC):
-    """The rows of a pass over the nodes of trees."""
+class NodeLayout(abc.ABC):
+    """Converts between nodes `[b n ..]`, rows of the forward pass, and samples, the rows that tokens are drawn for."""
 
     @abc.abstractmethod
-    def spread(self, values: T) -> T:
-        """Returns values of all nodes, `[b n ..]`, for drawing: by request, or as if each node were a request."""
+    def samples_of_nodes(self, values: T) -> T:
+        """Returns the values of nodes, `[b n ..]`, as samples."""
 
     @abc.abstractmethod
-    def to_draw(self, rows: Array) -> Array:
-        """Returns the rows of the pass as `spread` has them."""
+    def samples_of_rows(self, rows: Array) -> Array:
+        """Returns rows of the forward pass as samples."""
 
     @abc.abstractmethod
-    def settings(self, values: T) -> T:
-        """Returns the values of each request, `[b ..]`, for the rows of `spread`."""
+    def samples_of_requests(self, values: T) -> T:
+        """Returns the values of requests, `[b ..]`, as one entry for each row of samples."""
 
     @abc.abstractmethod
-    def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
-        """Returns the noise of each depth for the nodes at these depths, as `spread` has them."""
+    def noise_of_samples(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
+        """Returns the noise of each sample, given the noise of each depth and the depth of each node."""
 
     @abc.abstractmethod
-    def collect(self, values: Array) -> Array:
-        """Returns values as `spread` has them for all nodes, `[b n ..]`; zeros of nodes that the pass leaves out."""
+    def nodes_of_samples(self, samples: Array) -> Array:
+        """Returns samples as values of nodes, `[b n ..]`; zeros for nodes that are not in the forward pass."""
 
     @abc.abstractmethod
-    def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
-        """Returns the rows of the pass that are those of some nodes, `[b p ..]`; zeros of nodes that it leaves out."""
+    def rows_at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
+        """Returns the rows of these nodes, `[b p ..]`; zeros for nodes that are not in the forward pass."""
 
     @abc.abstractmethod
-    def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        """Returns what some nodes add to the state of each layer, `[b k p c]`: mostly their keys and values."""
+    def layer_rows_at(self, layers: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
+        """Returns the fresh K/V or other state rows of these nodes in each layer, `[b k p c]`."""
 
 
 @pytree
-class ByRequest(NodeRows):
-    """Each request has a row of the batch, and each of its nodes a place in it."""
+class PaddedNodes(NodeLayout):
+    """Each request has a row of the batch with all nodes of its tree; samples are nodes."""
 
-    def spread(self, values: T) -> T:
+    def samples_of_nodes(self, values: T) -> T:
         return values
 
-    def to_draw(self, rows: Array) -> Array:
+    def samples_of_rows(self, rows: Array) -> Array:
         return rows
 
-    def settings(self, values: T) -> T:
+    def samples_of_requests(self, values: T) -> T:
         return values
 
-    def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
+    def noise_of_samples(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
         return sampling.at_depth(by_depth, depth)
 
-    def collect(self, values: Array) -> Array:
-        return values
+    def nodes_of_samples(self, samples: Array) -> Array:
+        return samples
 
-    def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
+    def rows_at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
         return take_rows(rows, nodes)
 
-    def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        return jax.tree.map(lambda rows: rows_at(rows, nodes), added)
+    def layer_rows_at(self, layers: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
+        return jax.tree.map(lambda rows: rows_at(rows, nodes), layers)
 
 
 @pytree
-class OneRow(NodeRows):
-    """The valid nodes of all trees, one request's after the other's, in a row of f places; padding comes last.
+class FlatNodes(NodeLayout):
+    """The valid nodes of all trees in one row of f columns, request by request; padding comes last.
 
-    Draws are made as for a batch of f requests with a node each.
+    Samples are drawn as for a batch of f requests with a node each.
 
     Attributes:
-        request, node: the request and the node at each place; any for padding.
-        is_node: whether the place is not padding.
-        valid: the nodes that have a place.
-        place: the place of each node; any for an invalid one.
-        begin, count: the first place of each request's nodes, and how many there are.
-        nodes: maximum number of nodes of a request.
+        request, node: request and node of each column; arbitrary for padding.
+        is_node: whether the column is not padding.
+        valid: which nodes have a column.
+        column: column of each node; arbitrary for an invalid one.
+        begin, count: first column of each request, and its number of valid nodes.
+        max_nodes: maximum number of nodes of a request.
     """
 
     request: Int[Array, "f"]
     node: Int[Array, "f"]
     is_node: Bool[Array, "f"]
     valid: Bool[Array, "b n"]
-    place: Int[Array, "b n"]
+    column: Int[Array, "b n"]
     begin: Int[Array, "b"]
     count: Int[Array, "b"]
-    nodes: int = static()
+    max_nodes: int = static()
 
     @staticmethod
-    def of(valid: Bool[Array, "b n"], size: int) -> "OneRow":
-        """Returns the layout of the valid nodes; there are at most `size` of them."""
+    def of(valid: Bool[Array, "b n"], size: int) -> "FlatNodes":
+        """Returns the layout of the valid nodes, at most `size`, in `size` columns."""
         batch, nodes = valid.shape
         count = jnp.sum(valid, axis=1, dtype=jnp.int32)
-        ranked = jnp.cumsum(valid.reshape(-1), dtype=jnp.int32) - 1
+        rank = jnp.cumsum(valid.reshape(-1), dtype=jnp.int32) - 1
         index = jnp.arange(batch * nodes, dtype=jnp.int32)
-        at = jnp.where(valid.reshape(-1), ranked, size)  # invalid nodes fall off the end
-        source = jnp.zeros(size, jnp.int32).at[at].set(index, mode="drop")
+        target = jnp.where(valid.reshape(-1), rank, size)  # `mode="drop"` drops invalid nodes
+        source = jnp.zeros(size, jnp.int32).at[target].set(index, mode="drop")
         begin = jnp.cumsum(count, dtype=jnp.int32) - count
-        return OneRow(
+        return FlatNodes(
             request=source // nodes,
             node=source % nodes,
             is_node=jnp.arange(size, dtype=jnp.int32) < jnp.sum(count),
             valid=valid,
-            place=jnp.minimum(ranked, size - 1).reshape(valid.shape),
+            column=jnp.minimum(rank, size - 1).reshape(valid.shape),
             begin=begin,
             count=count,
-            nodes=nodes,
+            max_nodes=nodes,
         )
 
     @property
-    def rows(self) -> FlatRows:
-        """The same for the layers of the target."""
-        return FlatRows(request=self.request, begin=self.begin, count=self.count, most=self.nodes)
+    def flat_rows(self) -> FlatRows:
+        """The layout for the layers of the target."""
+        return FlatRows(request=self.request, begin=self.begin, count=self.count, max_count=self.max_nodes)
 
-    def row(self, values: Array) -> Array:
-        """Returns the values of all nodes, `[b n ..]`, in the row, `[f ..]`."""
+    def flatten(self, values: Array) -> Array:
+        """Returns the values of nodes, `[b n ..]`, by column, `[f ..]`."""
         return values[self.request, self.node]
 
     def inputs(
         self, tokens: Int[Array, "b n"], positions: Int[Array, "b n"], ancestors: Bool[Array, "b n n"]
     ) -> tuple[Int[Array, "1 f"], Int[Array, "1 f"], Bool[Array, "1 f f"]]:
-        """Returns the inputs of the target's pass over the trees."""
-        at = jnp.where(self.is_node, self.row(positions), PADDING_POSITION)
-        return self.row(tokens)[None], at[None], self._visible(ancestors)[None]
+        """Returns tokens, positions and mask for the target's forward pass over the trees."""
+        flat_positions = jnp.where(self.is_node, self.flatten(positions), PADDING_POSITION)
+        return self.flatten(tokens)[None], flat_positions[None], self._visible(ancestors)[None]
 
     def _visible(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
-        """Returns which nodes of the row each one sees; padding sees itself."""
-        is_same_request = self.row(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
-        both = self.is_node[:, None] & self.is_node[None]
-        return (is_same_request & both) | jnp.eye(len(self.request), dtype=bool)
+        """Returns which columns each column attends to; padding attends to itself."""
+        is_same_request = self.flatten(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
+        are_nodes = self.is_node[:, None] & self.is_node[None]
+        return (is_same_request & are_nodes) | jnp.eye(len(self.request), dtype=bool)
 
-    def spread(self, values: T) -> T:
-        return jax.tree.map(lambda leaf: self.row(leaf)[:, None], values)
+    def samples_of_nodes(self, values: T) -> T:
+        return jax.tree.map(lambda leaf: self.flatten(leaf)[:, None], values)
 
-    def to_draw(self, rows: Array) -> Array:
+    def samples_of_rows(self, rows: Array) -> Array:
         return rows.swapaxes(0, 1)
 
-    def settings(self, values: T) -> T:
+    def samples_of_requests(self, values: T) -> T:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.request], values)
 
-    def noise(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
-        return by_depth[self.request, self.row(depth)][:, None]
+    def noise_of_samples(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
+        return by_depth[self.request, self.flatten(depth)][:, None]
 
-    def collect(self, values: Array) -> Array:
-        return self._zero_invalid(values[:, 0][self.place], self.valid)
+    def nodes_of_samples(self, samples: Array) -> Array:
+        return self._zero_invalid(samples[:, 0][self.column], self.valid)
 
-    def at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
+    def rows_at(self, rows: Array, nodes: Int[Array, "b p"]) -> Array:
         is_valid = jnp.take_along_axis(self.valid, nodes, axis=1)
-        return self._zero_invalid(rows[0][jnp.take_along_axis(self.place, nodes, axis=1)], is_valid)
+        return self._zero_invalid(rows[0][jnp.take_along_axis(self.column, nodes, axis=1)], is_valid)
 
-    def added_at(self, added: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
-        places, is_valid = (jnp.take_along_axis(of, nodes, axis=1) for of in (self.place, self.valid))
+    def layer_rows_at(self, layers: tuple[LayerRows, ...], nodes: Int[Array, "b p"]) -> tuple[LayerRows, ...]:
+        columns, is_valid = (jnp.take_along_axis(values, nodes, axis=1) for values in (self.column, self.valid))
 
         def rows(part: Array) -> Array:
-            return jnp.where(is_valid[:, None, :, None], jnp.moveaxis(part[0][:, places], 0, 1), 0)
+            return jnp.where(is_valid[:, None, :, None], jnp.moveaxis(part[0][:, columns], 0, 1), 0)
 
-        return jax.tree.map(rows, added)
+        return jax.tree.map(rows, layers)
 
     def _zero_invalid(self, values: Array, is_valid: Bool[Array, "b p"]) -> Array:
-        """Zeroes the values of nodes without a place: `place` then points at another request's, which may be nan."""
+        """Zeroes the values of nodes without a column, since `column` is then that of another request's node."""
         return jnp.where(is_valid.reshape(*is_valid.shape, *[1] * (values.ndim - 2)), values, 0)

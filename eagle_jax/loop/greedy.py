@@ -11,19 +11,19 @@ from eagle_jax.ops import argmax
 from eagle_jax.sharding.tracing import is_sharded
 
 # Bytes of logits at a time: 261 rows of 128,256, more than an H200 needs to be busy while it reads weights.
-MOST = 2**27
+MAX_LOGITS_BYTES = 2**27
 
 
 def is_large(target: Target, hidden: Float[Array, "b n h"]) -> bool:
-    """Returns whether the logits of these rows are made in parts; those of several devices lie in parts already."""
-    return not is_sharded() and 4 * hidden.shape[0] * hidden.shape[1] * target.config.vocab_size > MOST
+    """Returns whether the logits of these rows are computed in parts; sharded logits are in parts already."""
+    return not is_sharded() and 4 * hidden.shape[0] * hidden.shape[1] * target.config.vocab_size > MAX_LOGITS_BYTES
 
 
 def greedy_draws(target: Target, hidden: Float[Array, "b n h"]) -> Int[Array, "b n"]:
-    """Computes `argmax(target.logits(hidden))`, of some rows at a time."""
+    """Computes `argmax(target.logits(hidden))` in parts of some rows."""
     batch, nodes, size = hidden.shape
-    most = max(MOST // (4 * target.config.vocab_size), 1)
-    parts = -(-batch * nodes // most)
+    max_rows = max(MAX_LOGITS_BYTES // (4 * target.config.vocab_size), 1)
+    parts = -(-batch * nodes // max_rows)
     rows = -(-batch * nodes // parts)
     padded = jnp.pad(hidden.reshape(-1, size), ((0, parts * rows - batch * nodes), (0, 0)))
     draws = jax.lax.map(lambda part: argmax(target.logits(part[None]))[0], padded.reshape(parts, rows, size))

@@ -1,4 +1,4 @@
-"""The log-probabilities that are recorded of drawn tokens."""
+"""Records the log-probabilities of drawn tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ def record_logprobs(
     if state.logprobs is None or not mode.logprobs:
         return state.logprobs, state.top
     normalizer = jax.nn.logsumexp(path, axis=-1, keepdims=True)
-    chosen = jnp.take_along_axis(path, jnp.maximum(tokens, 0)[:, :, None], axis=2)
-    logprobs, top = append(state.logprobs, (chosen - normalizer)[:, :, 0], at), state.top
+    token_logits = jnp.take_along_axis(path, jnp.maximum(tokens, 0)[:, :, None], axis=2)
+    logprobs, top = append(state.logprobs, (token_logits - normalizer)[:, :, 0], at), state.top
     if top is not None and top_logprobs is not None and mode.logprobs > 1:
         shape = *tokens.shape, top.ids.shape[2]
         nothing = jnp.zeros(shape, path.dtype), jnp.zeros(shape, jnp.int32)

@@ -1,4 +1,4 @@
-"""Prefill: prompts into the caches, chunk by chunk, and the first token of each row."""
+"""Prefill: reads prompts into the caches, chunk by chunk, and draws the first token of each row."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ from eagle_jax.loop.decode import (
     is_stop,
     noise_after,
 )
-from eagle_jax.loop.flat_nodes import ByRequest
+from eagle_jax.loop.flat_nodes import PaddedNodes
 from eagle_jax.loop.logprobs import record_logprobs
 from eagle_jax.loop.state import MAX_TOP_LOGPROBS, BatchParams, DecodeState, PrefillState, TopTokens
 from eagle_jax.models.cache import Cache, is_full_length_cache
@@ -46,7 +46,7 @@ def prefill(
 ) -> DecodeState:
     """Reads the prompts (right-padded in `tokens`), chunk by chunk, and draws each row's first token.
 
-    A chunk is a tree that happens to be a chain, every node of which is accepted. One program serves all prompt
+    A chunk is a tree without branches whose nodes are all accepted. One program serves all prompt
     lengths: the chunks are a device loop up to the longest prompt. Equivalent to `init_prefill`, `read_prompts` and
     `first_tokens` in turn; a server calls these separately.
 
@@ -65,7 +65,7 @@ def prefill(
 def init_prefill(
     target: Target, drafter: Drafter, params: BatchParams, *, slots: int, sharding: Sharding | None = None
 ) -> PrefillState:
-    """Caches with room for `slots` tokens, and nothing read."""
+    """Returns the state before the first chunk, with caches for `slots` tokens."""
     batch = len(params.limit)
     cache = target.empty_cache(batch, slots)
     cache = dataclasses.replace(cache, rope_length=jnp.asarray(params.prompt_length))
@@ -78,9 +78,7 @@ def init_prefill(
 def restart_prefill(
     target: Target, drafter: Drafter, params: BatchParams, progress: PrefillState, *, sharding: Sharding | None = None
 ) -> PrefillState:
-    """Returns what `init_prefill` does, in the KV arrays of an earlier `PrefillState` instead of zeros; what they hold
-    is never read.
-    """
+    """Returns what `init_prefill` does, in the K/V arrays of an earlier state, whose contents are never read."""
     fresh = init_prefill(target, drafter, params, slots=progress.cache.slots)
 
     def keep(old: Any, new: Any) -> Any:
@@ -103,7 +101,7 @@ def read_prompts(
     chunk: int,
     sharding: Sharding | None = None,
 ) -> PrefillState:
-    """Reads on to the end of the longest prompt, or until `until` chunks are read."""
+    """Reads chunks up to the end of the longest prompt, or until `until` chunks are read."""
     lengths, batch = jnp.asarray(params.prompt_length), tokens.shape[0]
 
     def unread(progress: PrefillState) -> Bool[Array, ""]:
@@ -152,7 +150,7 @@ def first_tokens(
     noise = noise_after(target, params, lengths - 1, 1, mode)
     automaton_start = jnp.zeros_like(lengths)
     text = Prefix.of_text(tokens, lengths, lengths, automaton_start)
-    drawn = sampling.draw(adjust_logits(logits, params, text, ByRequest()), noise, params.settings, mode)
+    drawn = sampling.draw(adjust_logits(logits, params, text, PaddedNodes()), noise, params.settings, mode)
     failed = ~is_finite(last[0])[:, 0]
     observed = CommittedRows(
         start=lengths - 1,
@@ -189,7 +187,7 @@ def empty_state(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> DecodeState:
-    """Returns the state of an empty batch: every row counts as done, so its place is free."""
+    """Returns the state of an empty batch: every row counts as done, so it is free."""
     progress = init_prefill(target, drafter, params, slots=slots)
     return _without_answers(tokens, progress.cache, progress.draft, logprobs, target.config.vocab_size)
 
@@ -244,6 +242,6 @@ def read_chunk(
 
 
 def _last_rows(target: Target, drafter: Drafter, batch: int) -> tuple[Float[Array, "b 1 h"], ...]:
-    """Returns room for the final hidden state and the taps of each prompt's last token."""
+    """Returns zeros for the final hidden state and the taps of each prompt's last token."""
     row = jnp.zeros((batch, 1, target.config.hidden_size), target.activations)
     return (row,) * (1 + len(drafter.taps))

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: what the target thinks of a text that is there already."""
+"""Computes the log-probabilities of the tokens of prompts."""
 
 import dataclasses
 import functools
@@ -18,13 +18,13 @@ from eagle_jax.struct import pytree
 
 @pytree
 class PromptScores:
-    """Prompts that are being scored (b rows, t text slots). Position 0, which nothing comes before, has no score.
+    """Prompts that are being scored (b rows, t text slots). Position 0 has no score.
 
     Attributes:
         num_chunks_read: chunks of the longest prompt that were read.
         cache: the target's K/V of the tokens that were read.
         logprobs: log softmax(logits)[token] of the token at each position.
-        ranks: 1 plus the number of tokens that are likelier at that position.
+        ranks: 1 plus the number of more probable tokens at that position.
         top: the likeliest tokens at each position; None when not asked for.
     """
 
@@ -68,7 +68,7 @@ def score_chunks(
 ) -> PromptScores:
     """Scores on to the end of the longest prompt, or until `until` chunks are read.
 
-    Logits are made of one chunk at a time: those of a whole prompt of 8,192 tokens would take 4 GB with a vocabulary of
+    Logits are computed chunk by chunk: for a whole prompt of 8,192 tokens they would take 4 GB with a vocabulary of
     128,256.
     """
 
@@ -93,12 +93,12 @@ def _recorded(
     following: Int[Array, "b r"],
     begin: Int[Array, ""],
 ) -> PromptScores:
-    """Returns the scores with those of the tokens that follow the rows of a chunk, which begins at `begin`."""
+    """Adds the scores of the tokens that follow the rows of the chunk at `begin`."""
 
     def put(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), begin + 1, axis=1)
 
-    chosen = jnp.take_along_axis(logits, following[:, :, None], axis=2)
+    token_logits = jnp.take_along_axis(logits, following[:, :, None], axis=2)
     total, top = jax.nn.logsumexp(logits, axis=-1, keepdims=True), scores.top
     if top is not None:
         values, ids = top_k(logits, top.ids.shape[2])
@@ -107,8 +107,8 @@ def _recorded(
     return PromptScores(
         num_chunks_read=scores.num_chunks_read + 1,
         cache=constrain(cache),
-        logprobs=put(scores.logprobs, (chosen - total)[:, :, 0]),
-        ranks=put(scores.ranks, 1 + jnp.sum(logits > chosen, axis=-1, dtype=jnp.int32)),
+        logprobs=put(scores.logprobs, (token_logits - total)[:, :, 0]),
+        ranks=put(scores.ranks, 1 + jnp.sum(logits > token_logits, axis=-1, dtype=jnp.int32)),
         top=top,
     )
 

@@ -1,4 +1,4 @@
-"""Everything that one running batch of requests consists of."""
+"""The state of a running batch of requests."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ class BatchParams:
         prompt_length: tokens of the prompt.
         limit: tokens of prompt and answer together at which the answer ends for length.
         stop_ids: token ids that end an answer, padded with -1.
-        processor: what requests ask of their logits; None if no row asks for anything.
+        processor: logits options of the requests; None if no request has any.
         top_logprobs: whether the likeliest tokens are recorded in the place of each token; None if no row can ask.
     """
 
@@ -60,7 +60,7 @@ class PrefillState:
     last: tuple[Float[Array, "b 1 h"], ...]
 
 
-MAX_TOP_LOGPROBS = 20  # the most likely tokens per place that a request may ask for, as in OpenAI's API
+MAX_TOP_LOGPROBS = 20  # as in OpenAI's API
 
 
 @pytree

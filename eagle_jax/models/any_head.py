@@ -1,4 +1,4 @@
-"""What every kind of head is, so that loading, saving and training need not know which one they have."""
+"""Base class of all kinds of heads, for code that loads, saves and trains any of them."""
 
 import abc
 import dataclasses
@@ -42,7 +42,7 @@ class AnyHead(abc.ABC):
 
     @property
     def num_drafted(self) -> int | None:
-        """Tokens that it drafts ahead at most; None if each is drafted from the one before, without an end."""
+        """Maximum number of drafted tokens; None for autoregressive heads, which have no limit."""
         return None
 
     @property
@@ -68,7 +68,7 @@ class AnyHead(abc.ABC):
     @property
     @abc.abstractmethod
     def draft_vocab_size(self) -> int:
-        """How many tokens the head drafts."""
+        """Number of different tokens that the head can draft."""
 
     @property
     @abc.abstractmethod

@@ -23,7 +23,7 @@ class Attention(nn.Module):
     """Grouped-query attention with rotary positions; the config says whether it has norms and gates.
 
     Values may be made of the keys (`kv="keys"`). With `kv="none"` tokens have no keys of their own: `draft_kv` holds
-    those of another layer, which `prefix` is of, too.
+    the keys and values of another layer, whose prefix is `prefix`.
     """
 
     config: LlamaConfig

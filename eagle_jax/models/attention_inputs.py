@@ -1,4 +1,4 @@
-"""What the layers of a forward pass are given about its fresh tokens, made from positions and ancestors."""
+"""Builds the inputs of attention layers about a forward pass's fresh tokens, from positions and ancestors."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int

@@ -1,4 +1,4 @@
-"""What attention of a DFlash head is given: blocks of slots over the context that stands before them."""
+"""Builds the attention inputs of a DFlash head: blocks of slots after their context."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -35,7 +35,7 @@ def block_inputs(
     kinds = [(layers.window(i), i in config.causal_layers) for i in range(layers.num_hidden_layers)]
     for i, (window, is_causal) in enumerate(kinds):
         if (window, is_causal) not in by_kind:
-            most = 0 if is_causal else slots if window is None else window - 1
-            visible = jnp.concatenate([before, same_block & (ahead <= most)], axis=2)
+            max_distance = 0 if is_causal else slots if window is None else window - 1
+            visible = jnp.concatenate([before, same_block & (ahead <= max_distance)], axis=2)
             by_kind[window, is_causal] = attention_inputs(layers, positions, visible, cache, fresh_positions, layer=i)
     return tuple(by_kind[kind] for kind in kinds)

@@ -30,7 +30,7 @@ class DeltaState(LayerState):
 
     @staticmethod
     def empty(config: DeltaNet, batch: int, dtype: DTypeLike) -> "DeltaState":
-        """Returns the state before the first token; `dtype` is that of activations."""
+        """Returns the state before the first token; `dtype` is the dtype of activations."""
         memory = batch, config.num_value_heads, config.key_head_dim, config.value_head_dim
         window = batch, 1, config.conv_kernel - 1, config.channels
         return DeltaState(memory=jnp.zeros(memory, jnp.float32), window=jnp.zeros(window, dtype))

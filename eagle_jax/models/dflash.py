@@ -49,7 +49,7 @@ from eagle_jax.struct import pytree, static
 
 
 class BlockOutput(NamedTuple):
-    """What the head makes of slots.
+    """Output of the head for slots.
 
     Attributes:
         out: outputs of the last layer, after its norm.
@@ -71,7 +71,7 @@ class DFlash(AnyHead):
 
     @staticmethod
     def init(config: DFlashConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "DFlash":
-        """Initialises random weights (normal, 0.02); a draft vocabulary of d tokens is that of the lowest d ids."""
+        """Initialises random weights (normal, 0.02); a draft vocabulary of d tokens has the ids 0 .. d - 1."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         inputs_and_cache = one_slot(config.layers, dtype)
         params = random_params(DFlashModule(config, dtype), key, taps, *inputs_and_cache)
@@ -89,7 +89,7 @@ class DFlash(AnyHead):
 
         Args:
             taps: the target's residual streams at these rows, one for each of `config.taps`.
-            cache: the one that they are to be written to.
+            cache: the cache that the rows are written to.
         """
         visible = causal(*positions.shape)[1]  # of no account to keys and values
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
@@ -170,7 +170,7 @@ class DFlash(AnyHead):
         """Returns the initial state of a path for a Markov head of kind `rnn`; empty (s = 0) for all others.
 
         Args:
-            dtype: that of the slots' outputs.
+            dtype: dtype of the slots' outputs.
         """
         markov = self.config.markov
         return jnp.zeros((*rows, markov.rank if markov is not None and markov.kind == "rnn" else 0), dtype)

@@ -1,4 +1,4 @@
-"""What every EAGLE head is: a few layers that guess, slot after slot, what the target is about to say."""
+"""Base class of EAGLE heads: a few decoder layers that draft one token after another."""
 
 import abc
 import dataclasses
@@ -21,7 +21,7 @@ from eagle_jax.struct import static
 
 @dataclasses.dataclass(frozen=True)
 class DraftHead(AnyHead):
-    """A head that drafts step after step, each reading what the one before made.
+    """An autoregressive head: each draft step reads the output of the previous one.
 
     Slot i holds a feature of token i and the embedding of token i + 1, stands at position i (the feature's), and its
     output predicts token i + 2. Over true text the feature is made of what the target computed (`features`); while
@@ -109,7 +109,7 @@ class DraftHead(AnyHead):
 
     @property
     def num_drafted(self) -> int | None:
-        """Tokens that one pass drafts (P-EAGLE); None where each pass drafts one, from the output of the one before."""
+        """Tokens that a forward pass drafts (P-EAGLE); None for autoregressive heads, which draft one."""
         mask = self.config.mask if isinstance(self.config, Eagle3Config) else None
         return None if mask is None else mask.num_drafted
 
@@ -131,10 +131,10 @@ def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Ca
 def check_vocabulary(head: AnyHead) -> None:
     """Refuses a head that came with other than the target ids of its draft vocabulary."""
     size, vocab_size = head.draft_vocab_size, head.config.layers.vocab_size
-    got = vocab_size if head.vocabulary is None else head.vocabulary.shape[0]
-    if got != size:
+    num_ids = vocab_size if head.vocabulary is None else head.vocabulary.shape[0]
+    if num_ids != size:
         raise ValueError(
-            f"a head with draft_vocab_size={size} came with {got} target ids; give exactly those of "
+            f"a head with draft_vocab_size={size} came with {num_ids} target ids; give exactly those of "
             "its draft vocabulary, or None where that is the whole one"
         )
 

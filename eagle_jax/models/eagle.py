@@ -90,7 +90,7 @@ class Head(DraftHead):
 
     @staticmethod
     def init(config: EagleConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head":
-        """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        """Initialises random weights (normal, 0.02); a draft vocabulary has the lowest ids."""
         row = jnp.zeros((1, 1, config.layers.hidden_size), dtype)
         at = one_slot(config.layers, dtype)
         params = random_params(EagleHead(config, dtype), key, row, *at)

@@ -158,7 +158,7 @@ class Head3(DraftHead):
 
     @staticmethod
     def init(config: Eagle3Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> "Head3":
-        """Initialises random weights (normal, 0.02); a part of the vocabulary is that of the lowest ids."""
+        """Initialises random weights (normal, 0.02); a draft vocabulary has the lowest ids."""
         taps = (jnp.zeros((1, 1, config.target_hidden_size), dtype),) * len(config.taps)
         at = one_slot(config.layers, dtype)
         params = random_params(Eagle3Head(config, dtype), key, taps, *at)

@@ -1,4 +1,4 @@
-"""What makes the tokens of a block depend on each other: a slot's logits given the token before it.
+"""Modules that make the tokens of a block depend on each other: a slot's logits given the previous token.
 
     Markov head (DSpark)       logits + W2 u         u = e            vanilla, e = W1[previous]
                                                      u = e sigmoid(G [h; e])                 gated
@@ -59,7 +59,7 @@ class MarkovHead(nn.Module):
 
 
 class CandidateSelector(nn.Module):
-    """What two tokens in a row are worth, by the slot's output (z-lab/dflash, DFlash 2)."""
+    """Scores pairs of consecutive tokens, given the slot's output (z-lab/dflash, DFlash 2)."""
 
     config: SelectorConfig
     vocab_size: int
@@ -82,7 +82,7 @@ class CandidateSelector(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """Whether the token of a slot will be accepted, before it is drafted: all tokens below one node have the same."""
+    """Predicts the acceptance of a slot's token before it is drafted: equal for all children of a node."""
 
     config: ConfidenceConfig
     dtype: DTypeLike = jnp.float32

@@ -49,7 +49,7 @@ class ExpertsBesideMLP(nn.Module):
         if experts.router_scale:
             read = read * self.gate_scale.astype(x.dtype)[None, None]
         logits = self.gate(read * c.hidden_size**-0.5)
-        chosen, share = route(logits.reshape(-1, experts.num_experts), experts)
+        expert_ids, share = route(logits.reshape(-1, experts.num_experts), experts)
         if experts.expert_scale:
-            share = share * self.expert_scale.astype(jnp.float32)[chosen]
-        return mixed(self.input_norm(x), (chosen, share), self.experts(), experts, c.activation == "gelu_tanh")
+            share = share * self.expert_scale.astype(jnp.float32)[expert_ids]
+        return mixed(self.input_norm(x), (expert_ids, share), self.experts(), experts, c.activation == "gelu_tanh")

@@ -22,10 +22,10 @@ EPSILON = 1e-6  # added to the squared length of queries and keys
 
 @pytree
 class DeltaInputs:
-    """Where the fresh tokens of a pass stand, as Gated DeltaNet needs it; shared by its layers.
+    """Inputs of Gated DeltaNet layers about a forward pass's fresh tokens.
 
     Attributes:
-        ancestors: ancestors of each token of a request, itself included; None where each token follows the one before.
+        ancestors: ancestors of each token of a request, itself included; None for a chain.
         earlier: as in `ops.earlier_rows`.
         num_valid, cache_rows, flat: as in `ops.AttentionInputs`.
     """

@@ -118,7 +118,7 @@ class HeadsModule(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Heads(AnyHead):
-    """What Medusa and Hydra share: as many tokens ahead as there are heads, the whole vocabulary, no tapped layers."""
+    """Base class of Medusa and Hydra: one drafted token per head, the whole vocabulary, no tapped layers."""
 
     config: MedusaConfig | HydraConfig = static()
 

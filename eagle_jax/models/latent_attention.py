@@ -59,11 +59,11 @@ class LatentAttention(nn.Module):
         absorbed = jnp.einsum("bhnp,hpr->bhnr", plain, up_key, precision=ops.precision(x.dtype))
         q, latents_and_keys = jnp.concatenate([absorbed, rotated], axis=-1), self._keys(normed, inputs)
         fresh = latents_and_keys if draft_kv is None else jnp.concatenate([draft_kv[0], latents_and_keys], axis=2)
-        seen = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
+        mask_args = inputs.visible, prefix, inputs.length, inputs.first, inputs.cache_rows
         if inputs.flat is None:
-            attended = ops.tree_attention(q, (fresh, fresh), *seen, scale=c.attention_scale)
+            attended = ops.tree_attention(q, (fresh, fresh), *mask_args, scale=c.attention_scale)
         else:
-            attended = ops.flat_attention(q, (fresh, fresh), *seen, inputs.flat, scale=c.attention_scale)
+            attended = ops.flat_attention(q, (fresh, fresh), *mask_args, inputs.flat, scale=c.attention_scale)
         latents = attended[..., : up_value.shape[-1]]
         values = jnp.einsum("bhnr,hvr->bnhv", latents, up_value, precision=ops.precision(x.dtype))
         y = self.o_proj(values.reshape(*x.shape[:2], -1), inputs.num_valid)

@@ -1,4 +1,4 @@
-"""Per-layer embeddings of each token, besides the one that enters the first layer (Gemma 4 E2B, E4B).
+"""Per-layer embeddings of each token, in addition to the input embedding (Gemma 4 E2B, E4B).
 
 u_i = (norm(project_i(e) / sqrt(h)) + table_i[token] * sqrt(p)) / sqrt(2)      e is the token's embedding
 x = x + norm(projection(gelu(gate(x)) * u_i))                                  at the end of layer i
@@ -41,7 +41,7 @@ class LayerInputs(nn.Module):
 
 
 class LayerInput(nn.Module):
-    """What a layer makes of its input, added to the residual stream."""
+    """Adds the gated input of the layer to the residual stream."""
 
     config: LlamaConfig
     dtype: DTypeLike = jnp.float32

@@ -28,14 +28,14 @@ UP = "kv_b_proj"  # of latent attention
 
 
 def for_decoding(
-    params: Params, head_dim: int | tuple[int, ...], *, spread: bool = False, nested: bool = False
+    params: Params, head_dim: int | tuple[int, ...], *, sharded: bool = False, nested: bool = False
 ) -> Params:
     """Returns the same parameters laid out for decoding; `params` is emptied on the way, so no weight is held twice.
 
     Args:
         params: of a target or a draft head, as `converters` and `training` have them.
-        head_dim: size of one attention head, or of those of each layer (`LlamaConfig.head_dims`).
-        spread: for several devices.
+        head_dim: size of an attention head, or the sizes of all layers (`LlamaConfig.head_dims`).
+        sharded: whether for several devices.
         nested: a part of a model, whose table of embeddings is no output matrix.
     """
     tied = not nested and "embed_tokens" in params and "lm_head" not in params
@@ -46,12 +46,12 @@ def for_decoding(
             if name == UP:
                 pass  # it is read as an array, by head
             elif _is_matrix(node):
-                node = _packed(node, spread)
+                node = _packed(node, sharded)
             else:
                 own_head_dim = head_dim_in(name, head_dim)
-                node = for_decoding(_merged(node, own_head_dim, spread), own_head_dim, spread=spread, nested=True)
+                node = for_decoding(_merged(node, own_head_dim, sharded), own_head_dim, sharded=sharded, nested=True)
         laid[name] = node
-    if tied and not spread and (table := ops.pack_for_backend(laid["embed_tokens"]["embedding"])) is not None:
+    if tied and not sharded and (table := ops.pack_for_backend(laid["embed_tokens"]["embedding"])) is not None:
         laid["embed_tokens"] = {"embedding": table}
     return laid
 
@@ -77,14 +77,14 @@ def _is_matrix(node: Params) -> bool:
     return "weight" in node and node["weight"].ndim == 2
 
 
-def _merged(node: Params, head_dim: int, spread: bool) -> Params:
+def _merged(node: Params, head_dim: int, sharded: bool) -> Params:
     """Merges the parallel projections of one decoder layer's attention or MLP, if they are quantized alike."""
     if _alike(node, qkv := [f"{x}_proj" for x in "qkv"]):
         parts = [node.pop(name) for name in qkv]
         heads = parts[1]["weight"].shape[0] // head_dim
-        node[QKV] = _packed(_joined(parts, lambda *rows: _by_head(rows, heads, head_dim)), spread)
+        node[QKV] = _packed(_joined(parts, lambda *rows: _by_head(rows, heads, head_dim)), sharded)
     if _alike(node, both := [f"{x}_proj" for x in ("gate", "up")]):
-        node[GATE_UP] = _packed(_joined([node.pop(name) for name in both], lambda *rows: jnp.stack(rows)), spread)
+        node[GATE_UP] = _packed(_joined([node.pop(name) for name in both], lambda *rows: jnp.stack(rows)), sharded)
     return node
 
 
@@ -113,9 +113,9 @@ def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Arr
     return jnp.concatenate([rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in parts], axis=1)
 
 
-def _packed(linear: Params, spread: bool) -> Params:
+def _packed(linear: Params, sharded: bool) -> Params:
     """Packs the matrix of one linear map."""
-    return linear | {"weight": ops.pack(linear.pop("weight"), sharded=spread)} if "weight" in linear else linear
+    return linear | {"weight": ops.pack(linear.pop("weight"), sharded=sharded)} if "weight" in linear else linear
 
 
 def _parted(node: Params) -> Params:

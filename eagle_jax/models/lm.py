@@ -28,7 +28,7 @@ Params = dict[str, Any]
 class LM:
     """A Llama with its weights, the `Target` that comes with the package.
 
-    A pytree, so it passes through `jit`, and the one caller of the Flax module.
+    A pytree, so that it passes through `jit`, and the only caller of the Flax module.
     """
 
     params: Params
@@ -57,7 +57,7 @@ class LM:
 
     @property
     def output_matrix(self) -> Array | QuantArray:
-        """What hidden states are multiplied with, as files have it: `[v, h]`, the table where that is tied."""
+        """The output matrix as in files, `[v, h]`; the embedding table if they are tied."""
         tied = self.config.tie_word_embeddings
         return ops.unpack(self.params["embed_tokens"]["embedding"] if tied else self.params["lm_head"]["weight"])
 

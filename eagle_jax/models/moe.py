@@ -124,40 +124,40 @@ def mix(
     scales_input: bool = False,
 ) -> Float[Array, "b n h"]:
     """Computes the weighted sum of each token's experts, in float32."""
-    x, chosen, share = tokens
+    x, expert_ids, share = tokens
     if scales_input:  # each pair has a row of its own
         x, share = x[:, :, None] * share[..., None].astype(x.dtype), jnp.ones_like(share)
-    pairs = apply_experts(x.reshape(-1, x.shape[-1]), chosen.reshape(-1), stacks, activation)
-    return jnp.sum(pairs.reshape(*chosen.shape, -1) * share[..., None], axis=2)
+    pairs = apply_experts(x.reshape(-1, x.shape[-1]), expert_ids.reshape(-1), stacks, activation)
+    return jnp.sum(pairs.reshape(*expert_ids.shape, -1) * share[..., None], axis=2)
 
 
 def route(
     logits: Float[Array, "r e"], config: Experts, correction: Float[Array, "e"] | None = None
 ) -> tuple[Int[Array, "r t"], Float[Array, "r t"]]:
-    """Returns the experts of each row, those of the highest scores first, and their shares in its result.
+    """Returns the experts of each row, by descending score, and their weights.
 
     Args:
         correction: is added to the scores for the choice alone.
     """
     best = by_row(lambda rows: jax.lax.top_k(rows, config.num_experts_per_tok))
     if config.scores == "softmax":
-        share, chosen = best(jax.nn.softmax(logits, axis=-1))
+        share, expert_ids = best(jax.nn.softmax(logits, axis=-1))
     else:
         scores = jax.nn.sigmoid(logits)
         ranked = scores if correction is None else scores + correction[None]
-        _, chosen = best(_within_best_groups(ranked, config))
-        share = jnp.take_along_axis(scores, chosen, axis=-1)
+        _, expert_ids = best(_within_best_groups(ranked, config))
+        share = jnp.take_along_axis(scores, expert_ids, axis=-1)
     if config.norm_topk_prob:  # of softmax the same as a softmax over the chosen logits alone
         share = share / jnp.sum(share, axis=-1, keepdims=True)
-    return chosen, share if config.routed_scaling_factor == 1 else share * config.routed_scaling_factor
+    return expert_ids, share if config.routed_scaling_factor == 1 else share * config.routed_scaling_factor
 
 
 def _within_best_groups(ranked: Float[Array, "r e"], config: Experts) -> Float[Array, "r e"]:
-    """Returns the scores, but for those of groups that no expert may be chosen from."""
+    """Returns the scores, -inf outside the best groups of experts."""
     if config.topk_groups == config.num_groups:
         return ranked
     by_group = ranked.reshape(len(ranked), config.num_groups, -1)
     two = jnp.sum(by_row(lambda rows: jax.lax.top_k(rows, 2))(by_group)[0], axis=-1)
     _, groups = by_row(lambda rows: jax.lax.top_k(rows, config.topk_groups))(two)
-    chosen = jnp.any(groups[:, :, None] == jnp.arange(config.num_groups)[None, None], axis=1)
-    return jnp.where(chosen[:, :, None], by_group, -jnp.inf).reshape(ranked.shape)
+    is_best = jnp.any(groups[:, :, None] == jnp.arange(config.num_groups)[None, None], axis=1)
+    return jnp.where(is_best[:, :, None], by_group, -jnp.inf).reshape(ranked.shape)

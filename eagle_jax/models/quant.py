@@ -37,7 +37,7 @@ log = logging.getLogger("eagle_jax.models")
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """What a model is quantized to.
+    """Quantization types for the parts of a model.
 
     Attributes:
         layers: its matrices but the last; None makes floats of them.
@@ -51,7 +51,7 @@ class Scheme:
 
     @property
     def is_floats(self) -> bool:
-        """Whether the whole model becomes floats, embedding tables too."""
+        """Whether the whole model is dequantized, embedding tables included."""
         return self.layers is None and self.output is None
 
     def of(self, path: str) -> QuantType | None:
@@ -132,7 +132,7 @@ def schemes_of(text: Any) -> tuple[Scheme | None, Scheme | None]:
 def scheme_for_files(
     scheme: Scheme | None, stored: Mapping[str, QuantType], params: Params, source: Any
 ) -> Scheme | None:
-    """Decides on the scheme of a model whose files hold quantized weights: the one rule for all formats.
+    """Decides on the scheme of a model with quantized files, by the same rule for all formats.
 
     The numbers of the files are kept. A scheme of the same width changes nothing, which the log says; "none" makes
     floats of them; another width would lose more, and is refused unless the scheme says that it requantizes. The width

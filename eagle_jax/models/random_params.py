@@ -21,10 +21,10 @@ def random_params(module: nn.Module, key: jax.Array, *args: Any) -> dict[str, An
         return module.init(key, *args, method=type(module).initialise)["params"]
 
     closed, params = jax.make_jaxpr(init, return_shape=True)(key)
-    needed, equations = set(closed.jaxpr.outvars), list[JaxprEqn]()
+    live_vars, equations = set(closed.jaxpr.outvars), list[JaxprEqn]()
     for equation in reversed(closed.jaxpr.eqns):
-        if needed.intersection(equation.outvars):
+        if live_vars.intersection(equation.outvars):
             equations.append(equation)
-            needed.update(operand for operand in equation.invars if not isinstance(operand, Literal))
+            live_vars.update(operand for operand in equation.invars if not isinstance(operand, Literal))
     evaluated = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr.replace(eqns=equations[::-1]), closed.consts))
     return jax.tree.unflatten(jax.tree.structure(params), evaluated(key))

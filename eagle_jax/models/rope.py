@@ -23,16 +23,16 @@ def cos_sin(rope: Rope | None, head_dim: int, positions: Int[Array, "b n"], rope
     if rope is None:
         shape = (*positions.shape, head_dim // 2)
         return jnp.ones(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-    size, seen = rope.rotated(head_dim), jnp.maximum(positions + 1, rope_length[:, None])
+    size, context = rope.rotated(head_dim), jnp.maximum(positions + 1, rope_length[:, None])
     if rope.kind == "dynamic":
-        turns = _dynamic_frequencies(rope, size, seen)
+        turns = _dynamic_frequencies(rope, size, context)
     elif rope.kind == "longrope":
         assert rope.original_max_position_embeddings is not None
         short, long = (
             jnp.asarray(_default(rope, size) / np.asarray(factors), jnp.float32)[None, None]
             for factors in (rope.short_factor, rope.long_factor)
         )
-        turns = jnp.where((seen > rope.original_max_position_embeddings)[..., None], long, short)
+        turns = jnp.where((context > rope.original_max_position_embeddings)[..., None], long, short)
     else:
         turns = jnp.asarray(frequencies(rope, head_dim), jnp.float32)[None, None]
     angle = positions.astype(jnp.float32)[..., None] * turns
@@ -77,19 +77,19 @@ def _linear(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _proportional(rope: Rope, head_dim: int) -> np.ndarray:
-    """Gemma 4: the first of a whole head's frequencies; the other pairs are not turned."""
+    """Returns the first frequencies of a whole head, zero for the other pairs (Gemma 4)."""
     frequencies = _linear(rope, head_dim)
     frequencies[int(rope.partial_rotary_factor * head_dim // 2) :] = 0
     return frequencies
 
 
 def _ntk(rope: Rope, head_dim: int) -> np.ndarray:
-    """NTK-aware scaling by a constant: the slowest pair is slowed by about `factor`."""
+    """Scales by a constant (NTK-aware): the slowest pair is slowed by about `factor`."""
     return (rope.theta * rope.factor ** (head_dim / (head_dim - 2))) ** -_exponents(head_dim)
 
 
 def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
-    """Llama 3.1: long wavelengths are slowed by `factor`, short ones kept, the band between is interpolated."""
+    """Slows long wavelengths by `factor`, keeps short ones, and interpolates between them (Llama 3.1)."""
     frequencies = _default(rope, head_dim)
     wavelengths = 2 * math.pi / frequencies
     assert rope.low_freq_factor is not None and rope.high_freq_factor is not None
@@ -101,7 +101,7 @@ def _llama3(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
-    """YaRN (Peng et al. 2023, section 3.2): pairs that rotate often keep their angle, the others are slowed."""
+    """Slows all pairs but those that rotate often (YaRN, Peng et al. 2023, section 3.2)."""
     original = rope.original_max_position_embeddings
     assert original is not None
 
@@ -118,11 +118,11 @@ def _yarn(rope: Rope, head_dim: int) -> np.ndarray:
     return frequencies / rope.factor * (1 - keep) + frequencies * keep
 
 
-def _dynamic_frequencies(rope: Rope, head_dim: int, seen: Int[Array, "b n"]) -> Float[Array, "b n half"]:
+def _dynamic_frequencies(rope: Rope, head_dim: int, context: Int[Array, "b n"]) -> Float[Array, "b n half"]:
     """Computes dynamic NTK: theta grows with the length, so the slowest pair stretches by about `seen / original`."""
     original = rope.original_max_position_embeddings
     assert original is not None
-    stretch = rope.factor * jnp.maximum(seen, original).astype(jnp.float32) / original - (rope.factor - 1)
+    stretch = rope.factor * jnp.maximum(context, original).astype(jnp.float32) / original - (rope.factor - 1)
     theta = rope.theta * stretch ** (head_dim / (head_dim - 2))
     return theta[..., None] ** -jnp.asarray(_exponents(head_dim), jnp.float32)[None, None]
 

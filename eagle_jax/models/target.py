@@ -1,4 +1,4 @@
-"""What decoding asks of a target model: any JAX model with these functions can be one (docs/own-model.md)."""
+"""The interface of target models; any JAX model with these functions can be one (docs/own-model.md)."""
 
 from typing import Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ PADDING_POSITION = -1  # the rest of a prompt's last chunk, and nodes of a tree 
 
 @pytree
 class Output:
-    """What one pass over fresh tokens gives.
+    """Output of a forward pass over fresh tokens.
 
     Attributes:
         hidden: after the final norm; what `logits` reads and what EAGLE-1/2 heads call the feature.

@@ -10,5 +10,5 @@ from eagle_jax.models.latent_attention import LatentAttention
 def attention_mixer(
     config: LlamaConfig, dtype: DTypeLike, rotates: bool = True, kv: str = "both"
 ) -> Attention | LatentAttention:
-    """Makes the mixer of a layer that is not recurrent; the arguments are those of `Attention`."""
+    """Returns the mixer of a layer that is not recurrent; arguments are as in `Attention`."""
     return Attention(config, dtype, rotates, kv) if config.latent is None else LatentAttention(config, dtype)

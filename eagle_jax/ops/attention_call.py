@@ -108,17 +108,17 @@ def scores(q: Float[Array, "*b r c"], keys: Float[Array, "*b s c"], softcap: flo
     return products if softcap is None else jnp.tanh(products / softcap) * softcap
 
 
-def add_keys(sums: SoftmaxState, seen: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> SoftmaxState:
+def add_keys(sums: SoftmaxState, masked_scores: Float[Array, "*b r s"], values: Float[Array, "*b s c"]) -> SoftmaxState:
     """Adds further keys to the state: the online softmax of Milakov and Gimelshein (2018).
 
     The maximum cancels out in the result, so no gradient goes through it.
 
     Args:
-        seen: scores, `MASKED_SCORE` for masked keys.
+        masked_scores: scores, `MASKED_SCORE` for masked keys.
     """
     top, total, mixed = sums
-    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(seen, axis=-1, keepdims=True)))
-    weights, scale_down = jnp.exp(seen - new), jnp.exp(top - new)
+    new = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(masked_scores, axis=-1, keepdims=True)))
+    weights, scale_down = jnp.exp(masked_scores - new), jnp.exp(top - new)
     more = jnp.einsum(
         "...rs,...sc->...rc",
         weights.astype(values.dtype),

@@ -61,7 +61,7 @@ def _by_requests(
     if size == batch:
         return attend(call)
 
-    def one(begin: Array) -> Float[Array, "p k r c"]:
+    def attend_part(begin: Array) -> Float[Array, "p k r c"]:
         def some(part: Any) -> Any:
             return jax.tree.map(lambda rows: jax.lax.dynamic_slice_in_dim(rows, begin, size), part)
 
@@ -71,7 +71,7 @@ def _by_requests(
         return attend(dataclasses.replace(call, **rows_of, prefix=prefix))
 
     begins = jnp.arange(batch // size, dtype=jnp.int32) * size
-    return jax.lax.map(one, begins).reshape(call.q.shape)
+    return jax.lax.map(attend_part, begins).reshape(call.q.shape)
 
 
 def _by_nodes(attend: Callable[[AttentionCall], Array], call: AttentionCall) -> Float[Array, "b k r c"]:
@@ -84,7 +84,7 @@ def _by_nodes(attend: Callable[[AttentionCall], Array], call: AttentionCall) -> 
     q = call.q.reshape(batch, heads, -1, nodes, size)
     sinks = None if call.sinks is None else call.sinks.reshape(1, heads, -1, nodes, 1)
 
-    def one(begin: Array) -> Float[Array, "b k g w c"]:
+    def attend_part(begin: Array) -> Float[Array, "b k g w c"]:
         def some(rows: Array, axis: int) -> Array:
             return jax.lax.dynamic_slice_in_dim(rows, begin, width, axis=axis)
 
@@ -98,7 +98,7 @@ def _by_nodes(attend: Callable[[AttentionCall], Array], call: AttentionCall) -> 
         )
         return attend(part).reshape(batch, heads, -1, width, size)
 
-    parts = jax.lax.map(one, begins)
+    parts = jax.lax.map(attend_part, begins)
     place = jnp.minimum(jnp.arange(nodes, dtype=jnp.int32) // width, pieces - 1)
     within = jnp.arange(nodes, dtype=jnp.int32) - begins[place]
     return jnp.moveaxis(parts[place, :, :, :, within], 0, 3).reshape(call.q.shape)

@@ -149,12 +149,12 @@ def _cache_mask(call: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n 
     return jnp.broadcast_to(seen, (*call.visible.shape[:2], len(slot)))
 
 
-def _add_masked(call: AttentionCall, sums: SoftmaxState, part: KV, seen: Bool[Array, "b n s"]) -> SoftmaxState:
+def _add_masked(call: AttentionCall, sums: SoftmaxState, part: KV, mask: Bool[Array, "b n s"]) -> SoftmaxState:
     """Adds keys and values under a mask."""
-    return add_keys(sums, _masked(scores(call.q, part[0], call.softcap), seen), part[1])
+    return add_keys(sums, _masked(scores(call.q, part[0], call.softcap), mask), part[1])
 
 
-def _masked(scores: Float[Array, "b k r s"], seen: Bool[Array, "b n s"]) -> Float[Array, "b k r s"]:
-    batch, n, slots = seen.shape
+def _masked(scores: Float[Array, "b k r s"], mask: Bool[Array, "b n s"]) -> Float[Array, "b k r s"]:
+    batch, n, slots = mask.shape
     by_node = scores.reshape(batch, scores.shape[1], -1, n, slots)
-    return jnp.where(seen[:, None, None], by_node, MASKED_SCORE).reshape(scores.shape)
+    return jnp.where(mask[:, None, None], by_node, MASKED_SCORE).reshape(scores.shape)

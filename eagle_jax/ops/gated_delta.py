@@ -82,7 +82,7 @@ def gated_delta_chain(
     beta: Float[Array, "b h n"],
     memory: Float[Array, "b h c d"],
 ) -> tuple[Float[Array, "b h n d"], Float[Array, "b h n d"]]:
-    """Computes `gated_delta` of a chain of n tokens, each of which follows the one before.
+    """Computes `gated_delta` of a chain of n tokens.
 
     Chunks of `CHUNK` tokens pass the state on, so memory is linear in n; products of all pairs of tokens would take n^2
     numbers per head.

@@ -172,13 +172,13 @@ def _by_blocks(rows: Float[Array, "r i"], weight: QuantArray) -> Float[Array, ".
         block_columns = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1), columns)
         return _quantized_dot(rows, block_columns, 0)
 
-    def one(i: Array, out: Float[Array, "r o"]) -> Float[Array, "r o"]:
+    def add_block(i: Array, out: Float[Array, "r o"]) -> Float[Array, "r o"]:
         return jax.lax.dynamic_update_slice_in_dim(out, part(i * block, block), i * block, axis=1)
 
     num_full = width - width % block
     out = jnp.zeros((rows.shape[0], num_full), jnp.float32)
     if num_full:
-        out = jax.lax.fori_loop(0, num_full // block, one, out)
+        out = jax.lax.fori_loop(0, num_full // block, add_block, out)
     if num_full < width:
         out = jnp.concatenate([out, part(num_full, width - num_full)], axis=1)
     return out.reshape(rows.shape[0], *weight.shape[1:])

@@ -51,7 +51,7 @@ class PackedWeight(abc.ABC):
 
     @abc.abstractmethod
     def unpack(self) -> Array | QuantArray:
-        """Returns the weight as stored, bit for bit."""
+        """Returns the stored weight, bit for bit."""
 
     @abc.abstractmethod
     def rows(self, indices: Int[Array, "n"]) -> Float[Array, "n i"]:
@@ -68,18 +68,13 @@ class PackedWeight(abc.ABC):
 
 @pytree
 class Transposed:
-    """A weight `[.., in]`, stored as `[in, ..]`.
-
-    Attributes:
-        data: `[in, ..]`.
-    """
+    """A weight `[.., in]` whose `data` is `[in, ..]`."""
 
     data: Float[Array, "i ..."] | QuantArray
 
     @property
     def shape(self) -> tuple[int, ...]:
-        first, *rest = self.data.shape
-        return (*rest, first)
+        return (*self.data.shape[1:], self.data.shape[0])
 
     @property
     def dtype(self) -> np.dtype:
@@ -87,7 +82,6 @@ class Transposed:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return sum(part.nbytes for part in jax.tree.leaves(self.data))
 
     @property
@@ -99,7 +93,6 @@ class Transposed:
         return self.data.size
 
     def unpack(self) -> Array | QuantArray:
-        """Returns the weight as stored."""
         return jax.tree.map(lambda part: jnp.moveaxis(part, 0, -1), self.data)
 
 

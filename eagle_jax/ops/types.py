@@ -118,38 +118,38 @@ class FlatRows:
         begin     0  3  3  4                   count  3  0  1  2
 
     Attributes:
-        request: request of each token of the row; any for padding, which comes last.
+        request: request of each token of the row; arbitrary for padding, which comes last.
         begin, count: the first token of each request, and its number of tokens.
-        most: upper bound of `count`.
+        max_count: upper bound of `count`.
     """
 
     request: Int[Array, "f"]
     begin: Int[Array, "b"]
     count: Int[Array, "b"]
-    most: int = static()
+    max_count: int = static()
 
     @property
     def places(self) -> Int[Array, "b n"]:
         """Indices in the row of each request's tokens; arbitrary valid indices beyond `count`."""
-        index = self.begin[:, None] + jnp.arange(self.most, dtype=jnp.int32)[None]
+        index = self.begin[:, None] + jnp.arange(self.max_count, dtype=jnp.int32)[None]
         return jnp.minimum(index, len(self.request) - 1)
 
     def in_row(self, rows: Array) -> Array:
         """Gathers rows of requests, `[b n ..]`, into the single row, `[f ..]`; zeros at padding."""
         index = jnp.arange(len(self.request), dtype=jnp.int32)
-        request_row = jnp.clip(index - self.begin[self.request], 0, self.most - 1)
+        request_row = jnp.clip(index - self.begin[self.request], 0, self.max_count - 1)
         is_row = (index < jnp.sum(self.count)).reshape(-1, *(1,) * (rows.ndim - 2))
         return jnp.where(is_row, rows[self.request, request_row], 0)
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
         """Returns which tokens of its request each token attends to; padding attends to itself."""
         seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
-        return seen | jnp.eye(self.most, dtype=bool)[None]  # a softmax without keys is NaN
+        return seen | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax without keys is NaN
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:
         """Which of `places` are tokens, not padding."""
-        return jnp.arange(self.most, dtype=jnp.int32)[None] < self.count[:, None]
+        return jnp.arange(self.max_count, dtype=jnp.int32)[None] < self.count[:, None]
 
 
 @pytree

@@ -15,9 +15,7 @@ class Backlog:
         self.steps = 0
 
     def advance(self, drafter: Drafter, steps: int) -> bool:
-        """Counts the next `steps` steps, which this drafter runs, and returns whether everything has to be read before:
-        it drafts, or it has no room for them.
-        """
+        """Counts the next `steps` steps of this drafter; returns whether unread rows have to be read before them."""
         further = steps if isinstance(drafter, Paused) else 0
         left = drafter.room - further if isinstance(drafter, Paused) else 0
         due = isinstance(drafter, Ready) and self.steps > left

@@ -1,4 +1,4 @@
-"""One batch of requests on the device: prefill, steps of the loop, and what the host has seen of the answers."""
+"""A batch of requests on the device: prefill, steps of the loop, and the answers as of the last poll."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ from eagle_jax.scheduling.modes import Modes
 from eagle_jax.scheduling.new_columns import Columns, fetch
 from eagle_jax.scheduling.recorder import Recorder, last_steps
 from eagle_jax.scheduling.row import Row
-from eagle_jax.scheduling.sizes import chunk_tokens, rows_for
+from eagle_jax.scheduling.sizes import chunk_tokens, padded_batch_size
 from eagle_jax.sharding import to_host
 from eagle_jax.structured.table_sizes import TableSizes
 
@@ -74,7 +74,7 @@ class Batch:
         tables: Sequence[TableSizes] = (),
     ):
         self.model, self.drafter, self.shape, self.tables = model, drafter, shape, tables
-        self._measured = measured or Measured(ByLoad(((rows_for(model, shape.rows), drafter),)))
+        self._measured = measured or Measured(ByLoad(((padded_batch_size(model, shape.rows), drafter),)))
         self._modes = modes or Modes(shape.mode)
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
@@ -211,9 +211,9 @@ class Batch:
     def _columns(self, top: TopTokens | None) -> Columns:
         return Columns(self.state.tokens, self.state.committed_at_step, self.state.logprobs, top)
 
-    def _prefill(self, rows: Sequence[Row], least: int = 1) -> Running:
+    def _prefill(self, rows: Sequence[Row], min_rows: int = 1) -> Running:
         """Prefills new rows together, by a program for at least `least` rows."""
-        padded = [row.request for row in rows] + [DUMMY_REQUEST] * (least - len(rows))
+        padded = [row.request for row in rows] + [DUMMY_REQUEST] * (min_rows - len(rows))
         params, tokens = batch_inputs(self.model, self.drafter, padded, self.shape)
         state, compiling, seconds = _timed(
             compiled_prefill(),

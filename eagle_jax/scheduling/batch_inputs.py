@@ -14,7 +14,7 @@ from eagle_jax.requests.options import settings_of
 from eagle_jax.requests.request import DUMMY_REQUEST, Request
 from eagle_jax.scheduling.batch_shape import BatchShape, stop_ids, token_limit
 from eagle_jax.scheduling.logits_arrays import processor_of
-from eagle_jax.scheduling.sizes import rows_for
+from eagle_jax.scheduling.sizes import padded_batch_size
 from eagle_jax.structured.table_sizes import TableSizes
 
 T = TypeVar("T")
@@ -23,10 +23,10 @@ T = TypeVar("T")
 def batch_inputs(
     model: Model, drafter: Drafter, requests: Sequence[Request], shape: BatchShape, tables: Sequence[TableSizes] = ()
 ) -> tuple[BatchParams, jax.Array | np.ndarray]:
-    """Returns parameters and prompts of a batch, padded to `rows_for` rows. On one device they stay numpy arrays: a
-    program takes those in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
+    """Returns parameters and prompts of a batch, padded to `padded_batch_size` rows. On one device they stay numpy
+    arrays, which a program takes in a fraction of the time that making JAX arrays takes. `tables` is as in `Batch`.
     """
-    rows = rows_for(model, len(requests))
+    rows = padded_batch_size(model, len(requests))
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
     limit = np.array([token_limit(model, request) for request in padded], np.int32)
     limit[[request is DUMMY_REQUEST for request in padded]] = 0  # done before they begin
@@ -57,7 +57,7 @@ def processor_for(
 ) -> LogitsParams | None:
     """Returns the logits parameters of requests, on the host, padded to `rows`; None if no request has any."""
     padded = [*requests, *[DUMMY_REQUEST] * (rows - len(requests))]
-    logits_rows = [(one.options, one.bad_words, one.automaton) for one in padded]
+    logits_rows = [(request.options, request.bad_words, request.automaton) for request in padded]
     return processor_of(logits_rows, model.target.config.vocab_size, tables)
 
 

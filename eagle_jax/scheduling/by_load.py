@@ -6,7 +6,7 @@ from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.paused import Paused, Ready
 from eagle_jax.methods.choice import Choice
 from eagle_jax.models.lm import LM
-from eagle_jax.scheduling.sizes import rows_for
+from eagle_jax.scheduling.sizes import padded_batch_size
 
 UNREAD = 32  # steps of plain decoding that a drafter reads at a time, at least
 DOUBLING = 8  # rows up to which sizes double; above they grow fourfold, for fewer programs
@@ -18,26 +18,26 @@ class ByLoad:
 
     Attributes:
         entries: (rows, drafter), by ascending rows; the last ones are for the whole batch. Where several are for the
-            same rows the first is what is expected to be fastest.
+            same rows, the first is expected to be fastest.
     """
 
     entries: tuple[tuple[int, Drafter], ...]
 
     @property
     def deepest(self) -> Drafter:
-        """The one whose trees are deepest."""
-        return max((drafter for _, drafter in self.entries), key=lambda one: one.shape.depth)
+        """The drafter with the deepest trees."""
+        return max((drafter for _, drafter in self.entries), key=lambda drafter: drafter.shape.depth)
 
     @property
-    def most_rows(self) -> int:
-        """Most rows that are written to a cache at a time."""
+    def max_rows(self) -> int:
+        """Maximum number of rows that are written to a cache at a time."""
         drafters = [drafter for _, drafter in self.entries]
         unread = [drafter.room for drafter in drafters if isinstance(drafter, Ready)]
         return max(*unread, *(drafter.shape.depth + 1 for drafter in drafters), 1)
 
     def __str__(self) -> str:
-        """Describes the drafts in words."""
-        trees: list[tuple[int, int]] = []  # nodes, and the most rows that have trees of that size
+        """Returns a description of the drafts."""
+        trees: list[tuple[int, int]] = []  # nodes, and the maximum of rows with trees of that size
         for rows, drafter in sorted(self._expected.items()):
             nodes = drafter.shape.nodes
             trees = [*(trees[:-1] if trees and trees[-1][0] == nodes else trees), (nodes, rows)]
@@ -48,11 +48,9 @@ class ByLoad:
         return f"trees by answers at a time ({', '.join(parts)}{changes})"
 
     def for_rows(self, running: int) -> tuple[int, Drafter]:
-        """Returns the rows of the smallest step that holds this number of requests, and the drafter expected to be
-        fastest for it.
-        """
-        size = self.rows_for(running)
-        return size, self._expected[size]
+        """Returns `rows_for(running)`, and the drafter that is expected to be fastest for this number of rows."""
+        rows = self.rows_for(running)
+        return rows, self._expected[rows]
 
     def rows_for(self, running: int) -> int:
         """Returns the number of rows of the smallest step that holds this number of requests."""
@@ -77,14 +75,14 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
         slots: slots of the batch's caches, if known.
         always: all rows take part in every step in any case.
     """
-    most = rows_for(choice.model, rows)
+    max_rows = padded_batch_size(choice.model, rows)
     some_rows = not always and choice.model.sharding is None and isinstance(choice.model.target, LM)
-    sizes = _sizes(most) if some_rows else [most]
-    entries = [(size, one) for size in sizes for one in _candidates(choice, size, slots, some_rows)]
+    sizes = _sizes(max_rows) if some_rows else [max_rows]
+    entries = [(size, drafter) for size in sizes for drafter in _candidates(choice, size, slots, some_rows)]
     drafting = [drafter for _, drafter in entries if not isinstance(drafter, Plain)]
     if len(drafting) not in (0, len(entries)):
         room, first = max(UNREAD, steps), drafting[0]
-        entries = [(rows, Paused(first, room) if isinstance(one, Plain) else Ready(one, room)) for rows, one in entries]
+        entries = [(size, Paused(first, room) if isinstance(d, Plain) else Ready(d, room)) for size, d in entries]
     return ByLoad(tuple(entries))
 
 
@@ -94,9 +92,9 @@ def _candidates(choice: Choice, rows: int, slots: int | None, some_rows: bool) -
     return [expected, *choice.alternatives(rows, expected)] if some_rows else [expected]
 
 
-def _sizes(most: int) -> list[int]:
+def _sizes(max_rows: int) -> list[int]:
     """Returns numbers of rows that steps are compiled for."""
     sizes = [1]
-    while sizes[-1] < most:
-        sizes.append(min(most, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))
+    while sizes[-1] < max_rows:
+        sizes.append(min(max_rows, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))
     return sizes

@@ -96,9 +96,7 @@ class ChunkedPrefill:
         batch.spare = None if self._row.failed else self._progress
 
     def preparation(self, sizes: TableSizes) -> Callable[[], None]:
-        """Returns a function that compiles the program of `insert` for tables of these sizes, on any thread, while the
-        batch goes on. It holds no cache.
-        """
+        """Returns a function that compiles `insert` for tables of these sizes, on any thread; it holds no cache."""
         batch, request, static = self._batch, self._row.request, self._first_static
         running, progress = programs.shapes_of(((batch.params, batch.state), self._progress))
         models, tokens, at = self._inputs()[:2], self._tokens, (jnp.zeros((), jnp.int32), jnp.asarray(False))
@@ -115,7 +113,7 @@ class ChunkedPrefill:
         return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
 
     def _begin(self) -> PrefillState:
-        """Returns caches in which nothing is read: those of an earlier prompt, or new ones."""
+        """Returns empty caches: the arrays of an earlier prompt, or new ones."""
         batch, sharding = self._batch, self._batch.model.sharding
         spare, batch.spare = batch.spare, None
         if spare is None:

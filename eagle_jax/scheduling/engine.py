@@ -120,7 +120,7 @@ class Engine:
         cache_salt: str = "",
         **processing: Unpack[Processing],
     ) -> list[Ticket]:
-        """Puts requests into the queue, all of them or none: for each prompt those of `samples`, in order.
+        """Queues the requests of all prompts and samples, in order; either all or none.
 
         Args:
             prompts: each is text, chat messages or token ids.
@@ -161,8 +161,8 @@ class Engine:
     @property
     def load(self) -> Load:
         """The current load."""
-        rows, used = self._scheduler.shape.rows, self._scheduler.prefixes.bytes
-        return self._pace.load(rows, len(self._running), len(self._waiting), used)
+        rows, prefix_bytes = self._scheduler.shape.rows, self._scheduler.prefixes.bytes
+        return self._pace.load(rows, len(self._running), len(self._waiting), prefix_bytes)
 
     @property
     def spent(self) -> list[tuple[int, Spent]]:
@@ -180,9 +180,7 @@ class Engine:
         return not self._closing and not self._broken
 
     def watch(self, watcher: Callable[[Ticket], None]) -> None:
-        """Calls `watcher` with every ticket that is over; it must be quick and not raise. It is called on the engine's
-        thread, or, of a request that was cancelled in the queue, on the thread that cancelled it.
-        """
+        """Calls `watcher` with every finished ticket, on the engine or the cancelling thread; it must not raise."""
         self._watchers.append(watcher)
 
     def close(self, *, drain: bool = True) -> None:
@@ -236,7 +234,7 @@ class Engine:
                 for event in self._scheduler.step():
                     self._report(event)
                 self._scoring.step(idle=not self._running)
-            except Exception as error:  # whatever it is, it is reported to those who wait for an answer
+            except Exception as error:  # any error is reported to the waiting callers
                 self._recover(error)
 
     def _has_work(self) -> bool:

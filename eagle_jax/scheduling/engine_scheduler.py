@@ -23,7 +23,7 @@ def scheduler_for_any(
     """
     sizes = max_tokens - 1, max_tokens, chunk_tokens()
     drafters = by_load(choice, rows, steps, slots_for_tree(0, *sizes), always=record)
-    shape = shape_for_any(model, rows, slots_for_tree(drafters.most_rows - 1, *sizes))
+    shape = shape_for_any(model, rows, slots_for_tree(drafters.max_rows - 1, *sizes))
     return drafters, Scheduler(
         model,
         Recorder(drafters.deepest) if record else drafters.deepest,

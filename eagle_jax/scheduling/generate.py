@@ -16,7 +16,7 @@ from eagle_jax.requests.text_streamer import TextStreamer
 from eagle_jax.scheduling import offline
 from eagle_jax.scheduling.batch_shape import slots_for
 from eagle_jax.scheduling.scheduler import Event
-from eagle_jax.scheduling.sizes import rows_for, rows_of
+from eagle_jax.scheduling.sizes import default_batch_size, padded_batch_size
 
 
 def generate(
@@ -63,7 +63,7 @@ def generate(
         logprobs: report each token's log-probability.
         top_logprobs: how many of the likeliest tokens to report at each position, 20 at most; one number for
             all prompts or a list with one for each.
-        num_samples: answers to each prompt; the first is the one that a single answer would be.
+        num_samples: answers to each prompt; the first is the same as with `num_samples=1`.
         batch_size: answers decoded together; when one is done the next prompt takes its place. None chooses.
         progress: called with (answers done, answers in all) after each answer.
         processing: options that depend on the text so far: penalties, bias, bans, minimum lengths, stop tokens; see
@@ -188,7 +188,7 @@ def _begin(
     """Checks everything, and returns the requests with the events of their answers, which nothing computes yet."""
     stops = stop_strings(stop, model.tokenizer)
     by_prompt = options_for(len(prompts), stop=stops, **options)
-    rows = rows_of(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
+    rows = default_batch_size(model) if batch_size is None else whole_number("batch_size", batch_size, 1)
     choice = choose(model, drafter, tree)
     unformed = requests_for(model, prompts, by_prompt, seeds_for(seed, len(prompts)), samples)
     requests = [with_form(model, request) for request in unformed]
@@ -204,4 +204,4 @@ def drafter_for_requests(choice: Choice, requests: Sequence[Request]) -> Drafter
     model = choice.model
     prompts = sum(len(request.prompt) for request in requests)
     ratio = prompts / sum(request.options.max_new_tokens for request in requests)
-    return choice.for_batch(rows_for(model, len(requests)), slots_for(model, Plain(), requests), ratio)
+    return choice.for_batch(padded_batch_size(model, len(requests)), slots_for(model, Plain(), requests), ratio)

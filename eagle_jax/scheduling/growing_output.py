@@ -1,4 +1,4 @@
-"""One answer on the host: every poll appends to it, and others are handed what it was after a poll."""
+"""An answer on the host: polls append to it, and readers get immutable views of it."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar, overload
@@ -14,9 +14,7 @@ T = TypeVar("T")
 
 
 class Prefix(Sequence[T]):
-    """The first `length` items of a list that only grows: what a reader on another thread holds does not change, and
-    appending copies nothing.
-    """
+    """An immutable view of the first `length` items of a list that only grows, safe to read on another thread."""
 
     def __init__(self, items: list[T], length: int):
         self._items, self._length = items, length
@@ -57,7 +55,7 @@ class GrowingOutput:
         return len(self._token_ids)
 
     def extend(self, new: Columns, tree: Step | None) -> None:
-        """Appends what came with a poll; `tree` is that of the last step, from a drafter that records it."""
+        """Appends the tokens of a poll; `tree` is the tree of the last step, from a drafter that records it."""
         self._token_ids += new.tokens.tolist()
         self._committed_at_step += new.committed_at_step.tolist()
         if self._logprobs is not None and new.logprobs is not None:

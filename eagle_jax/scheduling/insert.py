@@ -70,16 +70,12 @@ def _is_kv(node: Any) -> bool:
 
 
 def _without_counts(new: Running, batch: Running) -> Running:
-    """Returns the parts that are put into a batch: tables of logits are made for all of its rows, and it counts its own
-    steps.
-    """
+    """Returns the parts of a state that are inserted: the batch has its own logits tables and step counter."""
     return dataclasses.replace(new[0], processor=None), dataclasses.replace(new[1], steps=batch[1].steps)
 
 
 def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) -> Any:
-    """Returns keys and values of caches, with the first `used` slots of the row of `new`, in whole blocks, at
-    `place`.
-    """
+    """Writes the first `used` slots of the K/V in `new`, rounded up to whole blocks, to row `place`."""
 
     def put_block(index: Int[Array, ""], old: Any) -> Any:
         return jax.tree.map(lambda old, new: _put_block(old, new, place, index * BLOCK), old, new)
@@ -91,8 +87,8 @@ def _put_slots(old: Any, new: Any, place: Int[Array, ""], used: Int[Array, ""]) 
 @jax.jit
 def _put(old: Array, new: Array, row: Int[Array, ""], place: Int[Array, ""]) -> Array:
     """Returns `old` with one row of `new` at `place`."""
-    one = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
-    return jax.lax.dynamic_update_slice_in_dim(old, one, place, axis=0)
+    row_values = jax.lax.dynamic_slice_in_dim(new, row, 1, axis=0)
+    return jax.lax.dynamic_update_slice_in_dim(old, row_values, place, axis=0)
 
 
 @jax.jit

@@ -15,9 +15,7 @@ LogitsRow = tuple[LogitsOptions, Words, TokenAutomaton | None]  # with the token
 
 
 def processor_of(rows: Sequence[LogitsRow], vocab_size: int, ready: Sequence[TableSizes] = ()) -> LogitsParams | None:
-    """Returns the logits parameters of the rows of a batch; None if no row has any. `ready` are sizes of tables that
-    programs are compiled for.
-    """
+    """Returns the logits parameters of a batch, or None; `ready` are the table sizes of compiled programs."""
     if not any(options.changes_logits for options, _, _ in rows):
         return None
     sizes, (bias, bans) = sizes_of(rows, ready), static_rows(rows, vocab_size)

@@ -1,4 +1,4 @@
-"""What the rows of a batch ask of their logits, on the devices: kept from step to step, and changed where rows change.
+"""The logits options of a batch's rows, on the devices; updated when rows change.
 
 The tables are large, 20 MB and 8 bytes for each row and token of the vocabulary; most requests change none of them.
 """
@@ -47,7 +47,7 @@ class LogitsTables:
     def of(self, requests: Sequence[Request], ready: Sequence[TableSizes]) -> LogitsParams | None:
         """Returns the logits parameters of these rows; None if no row has any. `ready` is as in `processor_of`."""
         if list(map(id, requests)) != list(map(id, self._requests)):
-            rows = [(one.options, one.bad_words, one.automaton) for one in requests]
+            rows = [(request.options, request.bad_words, request.automaton) for request in requests]
             changes = any(options.changes_logits for options, _, _ in rows)
             self._current = self._updated(rows, ready) if changes else None
             self._requests = list(requests)
@@ -65,7 +65,7 @@ class LogitsTables:
         if before is None or sizes != self._sizes or len(rows) != len(self._rows):
             host = processor_of(rows, self._vocab_size, ready)
             assert host is not None, "some row changes its logits"
-            self._automata = list({id(one): one for _, _, one in rows if one is not None}.values())
+            self._automata = list({id(row[2]): row[2] for row in rows if row[2] is not None}.values())
             params = host
         else:
             bias, static_bans = self._static(before, rows)
@@ -85,15 +85,16 @@ class LogitsTables:
         new = static_rows([logits_row], self._vocab_size)
         return programs.call(_compiled_put_row(), static, np.array(row, np.int32), new, sharding=self._model.sharding)
 
-    def _automata_of(self, params: LogitsParams, asked: Sequence[LogitsRow], sizes: TableSizes) -> Any:
-        """Returns the tables as they are, if they have all automata, with other rows; else new ones."""
-        rows, places = [one for _, _, one in asked], {id(one): place for place, one in enumerate(self._automata)}
-        if all(one is None or id(one) in places for one in rows):
+    def _automata_of(self, params: LogitsParams, rows: Sequence[LogitsRow], sizes: TableSizes) -> Any:
+        """Returns the present tables if they contain all automata of these rows, else new tables."""
+        automata = [automaton for _, _, automaton in rows]
+        indices = {id(automaton): index for index, automaton in enumerate(self._automata)}
+        if all(automaton is None or id(automaton) in indices for automaton in automata):
             assert params.automata is not None, "only programs leave them out"
-            of_row = np.array([-1 if one is None else places[id(one)] for one in rows], np.int32)
+            of_row = np.array([-1 if automaton is None else indices[id(automaton)] for automaton in automata], np.int32)
             return dataclasses.replace(params.automata, of_row=of_row)
-        self._automata = list({id(one): one for one in rows if one is not None}.values())
-        return automata_of(rows, self._vocab_size, sizes)
+        self._automata = list({id(automaton): automaton for automaton in automata if automaton is not None}.values())
+        return automata_of(automata, self._vocab_size, sizes)
 
     @property
     def _vocab_size(self) -> int:
@@ -113,9 +114,9 @@ def put_row(
     *,
     sharding: Sharding | None,
 ) -> Static:
-    """Returns both tables with a new row."""
+    """Returns both tables with row `row` replaced."""
     bias, bans = (
-        jax.lax.dynamic_update_slice_in_dim(old, one, row, axis=0) for old, one in zip(static, new, strict=True)
+        jax.lax.dynamic_update_slice_in_dim(old, values, row, axis=0) for old, values in zip(static, new, strict=True)
     )
     return bias, bans
 

@@ -18,7 +18,7 @@ from eagle_jax.scheduling.by_load import ByLoad
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
 COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
 SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
-MEMORY = 0.9  # weight of a run relative to that of the next
+MEMORY = 0.9  # weight of a run relative to the next run
 ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
 
 
@@ -36,7 +36,7 @@ class Spent:
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
-    recent_tokens: float = 0.0  # of a request, those of later runs counting for more
+    recent_tokens: float = 0.0  # per request, weighted towards recent runs
     recent_seconds: float = 0.0
 
     @property
@@ -91,7 +91,7 @@ class Contest:
         if not steps:
             return
         self.spent[index].add(steps, tokens, requests, seconds)
-        self._waited = [0 if one == index else runs + 1 for one, runs in enumerate(self._waited)]
+        self._waited = [0 if i == index else runs + 1 for i, runs in enumerate(self._waited)]
 
 
 class Measured:
@@ -105,9 +105,7 @@ class Measured:
         }
 
     def choose(self, running: int) -> tuple[int, int, Drafter]:
-        """Returns the rows of the smallest step that holds this number of requests, and the drafter for it with its
-        number.
-        """
+        """Returns the smallest compiled number of rows for these requests, and the drafter for it with its index."""
         size = self.by_load.rows_for(running)
         index = self.contests[size].choose()
         return size, index, self.contests[size].drafters[index]
@@ -134,13 +132,13 @@ def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
     """Returns the speeds of plain decoding and of the fastest drafter, over all runs, and its tree; None where that is
     not known, or no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
     """
-    if sum(spent.runs for spent in contest.spent) < ENOUGH or any(one.budget is not None for one in contest.drafters):
+    if sum(spent.runs for spent in contest.spent) < ENOUGH or any(d.budget is not None for d in contest.drafters):
         return None
     arms = list(zip(contest.spent, (drafter.shape for drafter in contest.drafters), strict=True))
     plain = next(((spent, shape) for spent, shape in arms if shape.nodes == 1), None)
     if plain is None or len(arms) < 2 or not all(spent.runs for spent, _ in arms):
         return None
-    best, tree = max(arms, key=lambda one: one[0].mean_speed)
+    best, tree = max(arms, key=lambda arm: arm[0].mean_speed)
     if tree.nodes > 1 and best.mean_speed < MARGIN * plain[0].mean_speed:
         best, tree = plain
     return (plain[0], best, tree) if tree.nodes == 1 or isinstance(tree, DynamicTree) else None

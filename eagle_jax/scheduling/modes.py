@@ -13,7 +13,7 @@ from eagle_jax.requests.request import Request
 from eagle_jax.structured.table_sizes import TableSizes
 
 log = logging.getLogger("eagle_jax.scheduling")
-MOST = 6  # modes that are compiled in the background: each is a program for every number of rows and every tree
+MAX_MODES = 6  # modes that are compiled in the background: each is a program for every number of rows and every tree
 Key = tuple[Sampling, TableSizes | None]  # tables of what the rows ask of their logits, if they ask for anything
 
 
@@ -57,19 +57,19 @@ class Modes:
         if key in self._ready:
             return key[0]
         idle = self._compiling is None or self._compiling.done()
-        is_new = key not in self._asked and len(self._asked) < MOST
+        is_new = key not in self._asked and len(self._asked) < MAX_MODES
         if self._background and idle and is_new and not self._closed.is_set():
             self._asked.add(key)
             self._compiling = self._compiler.submit(self._compile, key, preparation(sizes, key[0]))
         return self.general
 
     def wait(self, seconds: float) -> None:
-        """Waits until what is being compiled is there, if anything is, but no longer than `seconds`."""
+        """Waits for the program that is being compiled, if any, for at most `seconds`."""
         if self._compiling is not None:
             concurrent.futures.wait([self._compiling], seconds)
 
     def close(self) -> None:
-        """Begins no further program; the one being compiled is finished."""
+        """Stops compiling after the current program."""
         self._closed.set()
         self._compiler.shutdown(wait=False, cancel_futures=True)
 

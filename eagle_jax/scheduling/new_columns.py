@@ -23,7 +23,7 @@ from eagle_jax.scheduling import programs
 from eagle_jax.sharding import Sharding, sharded, to_host
 from eagle_jax.struct import pytree
 
-LEAST = 64  # columns of a window: an engine's four steps bring no more with trees of depth 15, so it has one program
+MIN_WIDTH = 64  # four steps of an engine with trees of depth 15 need no more columns, so it has one program
 
 
 @pytree
@@ -46,7 +46,7 @@ def fetch(
 ) -> tuple[list[Columns], float]:
     """Returns the columns `begin[i] .. end[i] - 1` of each row on the host, and the seconds that compiling took."""
     size, room = max(map(int.__sub__, end, begin), default=0), columns.tokens.shape[1]
-    width = max(LEAST, 1 << max(size - 1, 0).bit_length())
+    width = max(MIN_WIDTH, 1 << max(size - 1, 0).bit_length())
     if _is_on_host(columns) or 2 * width > room:
         host_columns = to_host(columns)
         return [_cut(host_columns, row, slice(*ends)) for row, ends in enumerate(zip(begin, end, strict=True))], 0.0

@@ -45,7 +45,7 @@ PATIENCE = 32  # blocks that are kept before a budget that was cut is doubled
 
 @pytree
 class Block:
-    """What one chunk of a prompt adds.
+    """The state that one chunk of a prompt adds.
 
     Attributes:
         num_chunks: chunks of the prompt up to and including this one.
@@ -89,9 +89,7 @@ class PrefixCache:
         return {*range(interval, len(block_ids), interval), len(block_ids), len(self._chain(block_ids))}
 
     def keep(self, block_ids: Sequence[bytes], block: Block) -> None:
-        """Adds the block of `block_ids[-1]`, which follows those of `block_ids[:-1]`, and evicts the least
-        recently used ones beyond the budget.
-        """
+        """Adds the block of `block_ids[-1]`, after those of `block_ids[:-1]`; evicts least recently used blocks."""
         cached = self._blocks.get(block_ids[-1])
         if cached is None or (cached.state is None and block.state is not None):
             self._blocks[block_ids[-1]] = block
@@ -197,9 +195,7 @@ def put_block(progress: PrefillState, block: Block, *, chunk: int, sharding: Sha
 
 
 def state_interval(progress: PrefillState, chunk: int) -> int:
-    """Returns k: the recurrent state is kept with every k-th block, so that states take no more memory than keys and
-    values. 1 if there is no recurrent state.
-    """
+    """Returns k such that a recurrent state for every k blocks takes no more memory than K/V; 1 without states."""
     is_state = lambda node: isinstance(node, LayerState)  # noqa: E731
     layers = [node for node in jax.tree.leaves(progress, is_leaf=is_state) if is_state(node)]
     by_position = {id(node) for node in _flattened(progress)[0] if isinstance(node, KVState)}
@@ -213,9 +209,7 @@ compiled_put_block = functools.partial(compiled, sharded(put_block), static=("ch
 
 
 def _flattened(progress: PrefillState) -> tuple[list[Any], Any]:
-    """Flattens the state, full-length KV caches kept whole and everything else as arrays; also returns the structure.
-    A drafter's shorter caches come apart into arrays.
-    """
+    """Flattens a state into arrays and its structure; full-length KV caches stay whole, shorter ones are flattened."""
     return jax.tree.flatten(progress, lambda node: isinstance(node, KVState) and node.slots >= progress.cache.slots)
 
 

@@ -22,12 +22,12 @@ MAPS = (  # how many a process may have, and how many this one has
     ("/proc/sys/vm/max_map_count", lambda file: int(file.read())),
     ("/proc/self/maps", lambda file: sum(1 for _ in file)),
 )
-MOST = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
+MAX_PROGRAMS = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
 MANY = 8  # arrays of an argument, from which on it is remembered what they are
-_programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # the one that was used last is the last
+_programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # by last use
 _lock = threading.Lock()  # several engines compile and look up at the same time
 _compiled = 0
-_left = 0  # maps that there were after room was made
+_maps_kept = 0  # maps that there were after room was made
 
 
 class _CompileTimes(threading.local):
@@ -55,8 +55,8 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
 def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     """Returns the compiled program that `call` would run, and the seconds spent on compiling it.
 
-    Kept are up to `MOST`, and fewer where the system lets the process have no more. To let go of some, JAX's caches of
-    the whole process are cleared: what others had compiled with `jax.jit` is compiled anew when it is called again.
+    Up to `MAX_PROGRAMS` are kept, fewer if the process runs out of memory maps. Dropping some clears JAX's caches of
+    the whole process: other libraries' functions under `jax.jit` are compiled again in their next call.
     """
     global _compiled
     key = (function, tuple([_kind_of(arg) for arg in args]), tuple(sorted(fixed.items())))
@@ -72,9 +72,9 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     with _lock:
         _compiled += 1
         _programs[key] = program
-        many = len(_programs) > MOST
+        many = len(_programs) > MAX_PROGRAMS
         if many:
-            _forget(-(-MOST // 4))
+            _forget(-(-MAX_PROGRAMS // 4))
     if many:
         jax.clear_caches()
     return program, seconds
@@ -100,7 +100,7 @@ class KeyedArgs:
 
 def _each(args: tuple[Any, ...]) -> list[Any]:
     """Returns the arguments one by one."""
-    return [one for arg in args for one in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
+    return [value for arg in args for value in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
 
 
 class _Kind:
@@ -169,7 +169,7 @@ def _kind_of(arg: Any) -> _Kind:
 
 @functools.cache
 def _usual_place() -> Any:
-    """Returns where a program puts what is still on the host."""
+    """Returns the sharding that a program gives to numpy arguments."""
     return jnp.zeros(()).sharding
 
 
@@ -179,14 +179,18 @@ def _make_room() -> None:
     On CPU a program's code lies in hundreds of memory maps. Linux lets a process have `vm.max_map_count` of them, and
     LLVM ends the process when it gets no more.
     """
-    global _left
-    most, used = (_count_in(*place) for place in MAPS)
-    if most is None or used is None or used <= max(FULL_SHARE * most, _left + NEW_SHARE * most):
+    global _maps_kept
+    max_maps, num_maps = (_count_in(*place) for place in MAPS)
+    if (
+        max_maps is None
+        or num_maps is None
+        or num_maps <= max(FULL_SHARE * max_maps, _maps_kept + NEW_SHARE * max_maps)
+    ):
         return
     with _lock:
         _forget(-(-len(_programs) // 2))
     jax.clear_caches()
-    _left = _count_in(*MAPS[1]) or 0  # perhaps most belong to other libraries
+    _maps_kept = _count_in(*MAPS[1]) or 0  # many may belong to other libraries
 
 
 def _forget(count: int) -> None:

@@ -19,9 +19,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class Recorded:
-    """A drafter's state, and the last step that each row took part in; of `path` the first `count` nodes were
-    committed.
-    """
+    """A drafter's state, and each row's last step, which committed the first `count` nodes of `path`."""
 
     state: Any
     tokens: Int[Array, "b n"]

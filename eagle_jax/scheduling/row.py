@@ -14,7 +14,7 @@ from eagle_jax.text.detokenize import AnswerText
 
 @dataclasses.dataclass
 class Row:
-    """One request in a batch, as of the last poll.
+    """A request in a batch, as of the last poll.
 
     Attributes:
         request: the request.

@@ -20,7 +20,7 @@ from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.sizes import chunk_tokens
 from eagle_jax.scheduling.table_programs import TablePrograms
 
-MOST_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
+MAX_STEPS = 2**30  # steps are counted in 32 bits; after so many a batch is begun anew as soon as it is idle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Event:
 
 
 class Scheduler:
-    """Runs requests through the rows of one batch, each answer the one that its request would get alone.
+    """Runs requests through the rows of a batch; each answer is the same as if its request ran alone.
 
-    `submit` queues a request; `step` prefills or decodes, and returns what is new; a finished request makes room for
+    `submit` queues a request; `step` prefills or decodes, and returns events; a finished request makes room for
     the next one in the queue.
 
     Args:
@@ -56,7 +56,7 @@ class Scheduler:
         prefill_chunks: prompt chunks that are read, one request at a time, before running answers get their next
             steps. None reads whole prompts, several at a time, which is faster if all requests are there already.
         prefix_cache_bytes: budget of `prefixes`; with `prefill_chunks`.
-        measured, modes: see `Batch`; `drafter` is the one of `measured` whose trees are deepest.
+        measured, modes: see `Batch`; `drafter` is the drafter of `measured` with the deepest trees.
 
     Attributes:
         shape: shape of the batch.
@@ -97,20 +97,18 @@ class Scheduler:
         return id
 
     def is_ready(self, request: Request) -> bool:
-        """Returns whether nothing has to be compiled before the request can join; else compiling begins while the batch
-        goes on. With `prefill_chunks`; raises as `TablePrograms.cover` does.
-        """
+        """Returns whether the programs for a request are compiled, or starts compiling. Raises as `cover` does."""
         assert self._batch is not None
         queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
         running = [self._batch.rows[place].request for place in self._running]
-        return self.tables.cover([*running, *(one for _, one in queued), request], self._batch)
+        return self.tables.cover([*running, *(other for _, other in queued), request], self._batch)
 
     def cancel(self, id: int) -> None:
         """Ends a request where it is; its last event has a result with `finish_reason` "cancelled"."""
         self._cancelled.add(id)
 
     def step(self) -> list[Event]:
-        """Prefills requests that have a place, or runs steps of the loop; what is new then.
+        """Prefills requests that have a row, or runs steps of the loop; returns the events.
 
         New first tokens are returned before the next steps are run. After an error the batch is lost: `restart`.
         """
@@ -143,9 +141,7 @@ class Scheduler:
         return 0 if self._batch is None else int(self._batch.state.steps) * len(self._batch.state.done)
 
     def warm_up(self) -> None:
-        """Compiles everything that requests run, by running one that changes its logits and one that does not; with
-        `prefill_chunks`.
-        """
+        """Compiles all programs by running two requests, with and without changed logits; needs `prefill_chunks`."""
         assert self._batch is not None
         options = dataclasses.replace(DUMMY_OPTIONS, max_new_tokens=2, temperature=1.0, top_p=0.5, ignore_eos=True)
         # The second request starts from cached blocks of the first: one that has no draft state, and one that has.
@@ -253,7 +249,7 @@ class Scheduler:
         if not self._queue or len(self._running) == self.shape.rows:
             return False
         batch = self._batch
-        if batch is None or int(batch.state.steps) > MOST_STEPS:
+        if batch is None or int(batch.state.steps) > MAX_STEPS:
             if self._running:
                 return False
             self.close()
@@ -268,9 +264,7 @@ class Scheduler:
         return True
 
     def _news(self) -> list[Event]:
-        """Returns the events of all rows with new tokens (with `steps=None` of complete answers), and frees the rows of
-        complete ones.
-        """
+        """Returns the events of rows with new tokens (of complete answers if `steps` is None); frees complete rows."""
         events = []
         rows = [] if self._batch is None else self._batch.rows
         for place, id in list(self._running.items()):

@@ -16,7 +16,7 @@ from eagle_jax.requests.request import DUMMY_OPTIONS, Request
 from eagle_jax.requests.results import PromptLogprobs
 from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.growing_output import pairs_of
-from eagle_jax.scheduling.sizes import chunk_tokens, rows_for, slots_for_tree
+from eagle_jax.scheduling.sizes import chunk_tokens, padded_batch_size, slots_for_tree
 from eagle_jax.sharding import to_host
 
 
@@ -33,7 +33,7 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
         `PromptLogprobs`; a list of them for a list of prompts.
 
     Raises:
-        ValueError, TypeError: a prompt is not one, or longer than the model's context; nothing is computed then.
+        ValueError, TypeError: an invalid prompt, or one longer than the model's context; checked before computing.
 
     Example:
         >>> import eagle_jax
@@ -51,20 +51,19 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
     return [results[index] for index in range(len(items))] if many else results[0]
 
 
-def requests_to_score(model: Model, prompts: Sequence[Any], top_logprobs: int, most: int) -> list[Request]:
-    """Returns a request for each prompt, of `most` tokens at most, with as many of the likeliest tokens as were asked
-    for.
+def requests_to_score(model: Model, prompts: Sequence[Any], top_logprobs: int, max_tokens: int) -> list[Request]:
+    """Returns a request for each prompt, which reports the `top_logprobs` likeliest tokens at each position.
 
     Raises:
-        ValueError, TypeError: a prompt is not one, or too long, or so many tokens are not recorded.
+        ValueError, TypeError: an invalid prompt, one of more than `max_tokens` tokens, or too many `top_logprobs`.
     """
     options = dataclasses.replace(DUMMY_OPTIONS, logprobs=True, top_logprobs=top_logprobs)
     requests = []
     for index, prompt in enumerate(prompts):
         name = "the prompt" if len(prompts) == 1 else f"prompt {index}"
         ids = encode(model.tokenizer, prompt, model.target.config.vocab_size, name)
-        if len(ids) > most:
-            raise TooLong(f"{name} has {len(ids)} tokens; there is room for {most}, so give no more")
+        if len(ids) > max_tokens:
+            raise TooLong(f"{name} has {len(ids)} tokens; there is room for {max_tokens}, so give no more")
         requests.append(Request(index=index, prompt=ids, options=options, seed=0, sample=0))
     return requests
 
@@ -83,7 +82,7 @@ class Scoring:
         longest = max(len(request.prompt) for request in requests)
         self._read, self.unread = 0, -(-longest // chunk_tokens())
         slots = _slots(longest)
-        tokens = np.zeros((rows_for(model, len(requests)), slots + 1), np.int32)
+        tokens = np.zeros((padded_batch_size(model, len(requests)), slots + 1), np.int32)
         lengths = np.ones(len(tokens), np.int32)
         for row, request in enumerate(requests):
             tokens[row, : len(request.prompt)], lengths[row] = request.prompt, len(request.prompt)
@@ -91,11 +90,11 @@ class Scoring:
         if model.sharding is not None:
             places = model.sharding.put(places, model.sharding.state)
         self._inputs = (programs.packed(model.target), *places)
-        some = any(request.options.top_logprobs for request in requests)
-        most = min(MAX_TOP_LOGPROBS, model.target.config.vocab_size) if some else 0
+        has_top = any(request.options.top_logprobs for request in requests)
+        top = min(MAX_TOP_LOGPROBS, model.target.config.vocab_size) if has_top else 0
         self._scores: PromptScores
         self._scores, _ = programs.call(
-            compiled_open_scores(), *self._inputs, slots=slots, top=most, sharding=model.sharding
+            compiled_open_scores(), *self._inputs, slots=slots, top=top, sharding=model.sharding
         )
 
     def prepare(self) -> None:
@@ -142,10 +141,8 @@ def _slots(tokens: int) -> int:
 
 
 def _by_size(model: Model, requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yields requests that are scored together: those of one size, so that short ones do not carry the caches of long
-    ones.
-    """
-    rows = rows_for(model, 1)
+    """Yields batches of requests with the same cache size, so that short prompts do not use large caches."""
+    rows = padded_batch_size(model, 1)
     ordered = sorted(requests, key=lambda request: _slots(len(request.prompt)))
     for _, same in itertools.groupby(ordered, lambda request: _slots(len(request.prompt))):
         group = list(same)

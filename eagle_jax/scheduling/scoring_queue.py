@@ -13,7 +13,7 @@ from eagle_jax.requests.results import CANCELLED, PromptLogprobs, Result
 from eagle_jax.requests.ticket import EngineError, Ticket
 from eagle_jax.scheduling.row import Row, result_of
 from eagle_jax.scheduling.scoring import Scoring
-from eagle_jax.scheduling.sizes import chunk_tokens, rows_for
+from eagle_jax.scheduling.sizes import chunk_tokens, padded_batch_size
 
 log = logging.getLogger("eagle_jax.scheduling")
 COMPILING_SECONDS = 0.05  # that an engine with nothing else to do waits for a program before it looks for new requests
@@ -69,7 +69,7 @@ class ScoringQueue:
             if not self._scoring.unread:
                 scored = zip(self._current, self._scoring.results(), strict=True)
                 self._end({ticket: _result(ticket, logprobs) for ticket, logprobs in scored})
-        except Exception as error:  # whatever it is, it is reported to those who wait
+        except Exception as error:  # any error is reported to the waiting callers
             log.error("the engine failed at %d prompts", len(self._current), exc_info=error)
             failed = EngineError(f"the engine failed at this prompt, {in_a_line(error)}; ask again")
             self._end({ticket: failed for ticket in self._current})
@@ -86,9 +86,9 @@ class ScoringQueue:
         self._compiler.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
-        """Begins with the prompts that come next, as many as are scored together."""
+        """Starts scoring the next prompts, as many as a batch holds."""
         with self._changed:
-            while self.waiting and len(self._current) < rows_for(self._model, 1):
+            while self.waiting and len(self._current) < padded_batch_size(self._model, 1):
                 self._current.append(self.waiting.popleft())
         for ticket in self._current:
             ticket.begin()

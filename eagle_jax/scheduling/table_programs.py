@@ -34,31 +34,31 @@ class TablePrograms:
         Raises:
             Exception: compiling failed; it is tried again for the next request.
         """
-        needed = sizes_for([one.bad_words for one in requests], [one.automaton for one in requests])
-        if self._compiling is not None and self._compiling[1].done() and not self._has(needed):
+        table_sizes = sizes_for([r.bad_words for r in requests], [r.automaton for r in requests])
+        if self._compiling is not None and self._compiling[1].done() and not self._has(table_sizes):
             (sizes, compiled), self._compiling = self._compiling, None
             error = compiled.exception()
             if error is None:
                 self.sizes.append(sizes)
-            elif sizes.covers(needed):
+            elif sizes.covers(table_sizes):
                 raise error
             else:  # the request was cancelled meanwhile
                 log.error("programs for larger tables were not compiled", exc_info=error)
-        if self._has(needed):
+        if self._has(table_sizes):
             return True
         if self._compiling is None:
             prefill = ChunkedPrefill(batch, WITH_TABLES, PrefixCache(0))
-            steps = batch.preparation(needed), prefill.preparation(needed)
-            self._compiling = needed, self._compiler.submit(self._run, steps)
+            steps = batch.preparation(table_sizes), prefill.preparation(table_sizes)
+            self._compiling = table_sizes, self._compiler.submit(self._run, steps)
         return False
 
     def wait(self, seconds: float) -> None:
-        """Waits until what is being compiled is there, if anything is, but no longer than `seconds`."""
+        """Waits for the programs that are being compiled, if any, for at most `seconds`."""
         if self._compiling is not None:
             concurrent.futures.wait([self._compiling[1]], seconds)
 
     def close(self) -> None:
-        """Begins no further program; the one being compiled is finished."""
+        """Stops compiling after the current program."""
         self._closed.set()
         self._compiler.shutdown(wait=False, cancel_futures=True)
 
@@ -67,5 +67,5 @@ class TablePrograms:
             if not self._closed.is_set():
                 step()
 
-    def _has(self, needed: TableSizes) -> bool:
-        return any(sizes.covers(needed) for sizes in self.sizes)
+    def _has(self, table_sizes: TableSizes) -> bool:
+        return any(sizes.covers(table_sizes) for sizes in self.sizes)

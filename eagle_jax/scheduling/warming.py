@@ -18,12 +18,12 @@ from eagle_jax.scheduling import programs
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape, shape_for
 from eagle_jax.scheduling.generate import drafter_for_requests
-from eagle_jax.scheduling.sizes import rows_for
+from eagle_jax.scheduling.sizes import padded_batch_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Warmed:
-    """One size class that is ready.
+    """A batch shape whose programs are compiled.
 
     Attributes:
         batch_size: answers decoded together.
@@ -90,7 +90,7 @@ def warm_up(
         >>> result.stats.compile_seconds
         0.0
     """
-    sizes = [rows_for(model, whole_number("batch_size", size, 1)) for size in _several(batch_size)]
+    sizes = [padded_batch_size(model, whole_number("batch_size", size, 1)) for size in _several(batch_size)]
     lengths = [_length(model, length) for length in _several(prompt_lengths)]
     values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
     values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)

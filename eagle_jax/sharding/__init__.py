@@ -1,12 +1,12 @@
-"""One program over many devices: a mesh, tables of how arrays lie on it, and weights that go straight to their places.
+"""Shards a program over devices: a mesh, tables of partition specs, and weights that are loaded to their devices.
 
-A mesh has two axes. Requests are spread over `data`; attention heads, the MLP's width and the vocabulary over `model`:
+A mesh has two axes. Requests are sharded over `data`; attention heads, the MLP's width and the vocabulary over `model`:
 
     data:2,model:2          model 0                     model 1
         data 0      heads 0, 1 of rows 0, 1     heads 2, 3 of rows 0, 1
         data 1      heads 0, 1 of rows 2, 3     heads 2, 3 of rows 2, 3
 
-Nothing but arrays is spread: the program is the one that runs on a single device, and XLA puts the communication in
+Only arrays are sharded: the program is the one that runs on a single device, and XLA puts the communication in
 between (Auto axes). Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches
 never travel.
 

@@ -128,9 +128,9 @@ def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
 
 
 def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
-    """Calls `function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
+    """Calls `function(rows, weights)`, a sum over the dimensions that `specs` shard along `model`, row by row.
 
-    Each device works on its own rows with its own part of the weights, and what they make is added up once.
+    Each device multiplies its own rows by its own part of the weights; a single all-reduce adds the results.
     """
     current = _current.get()
     if current is None:
@@ -144,11 +144,11 @@ def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, spe
     if not all(jax.tree.leaves(of_each(divides))):
         return function(rows, weights)
     parts = of_each(fitting)
-    spread_rows = jax.tree.map(lambda row: fitting(P(DATA), row.shape, current.sizes), rows)
+    row_parts = jax.tree.map(lambda row: fitting(P(DATA), row.shape, current.sizes), rows)
 
     def summand(rows: Any, weights: Any) -> Array:
         return jax.lax.psum(function(rows, weights), MODEL)
 
-    row_specs = (spread_rows, parts)
-    out = jax.tree.leaves(spread_rows)[0]
+    row_specs = (row_parts, parts)
+    out = jax.tree.leaves(row_parts)[0]
     return jax.shard_map(summand, mesh=current.mesh, in_specs=row_specs, out_specs=out, check_vma=False)(rows, weights)

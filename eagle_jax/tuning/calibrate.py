@@ -1,4 +1,4 @@
-"""How often a head's guesses are accepted: what `calibration.json` in its folder holds."""
+"""Measures how often a head's tokens are accepted, for `calibration.json` in its folder."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence

@@ -19,7 +19,7 @@ from eagle_jax.tuning.tree_costs import Costs
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What is measured.
+    """The tree sizes to measure on a device.
 
     Attributes:
         largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
@@ -43,9 +43,7 @@ CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
 
 
 def grid_for(model: Model) -> Grid:
-    """Returns the grid of trees to measure on this device: small trees on a CPU; none deeper than the heads draft, none
-    wider than they can be.
-    """
+    """Returns the trees to measure on this device, within the heads' depth and width; small trees on a CPU."""
     grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
     deepest, width = grid.largest.depth, grid.largest.top_k
     if model.head is not None:

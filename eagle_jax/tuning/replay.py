@@ -1,4 +1,4 @@
-"""How far smaller trees would have gone: a text with the large tree that was drafted at every place of it.
+"""Replays smaller trees on texts for which a large tree was drafted at every position.
 
 A tree's nodes come best first (`DynamicTree(best_first=True)`), so the tree of fewer nodes, levels or children that the
 same drafter would have grown can be read off, and the text says which of its nodes the target would have walked.
@@ -37,9 +37,7 @@ class Guessed:
         return nodes
 
     def nodes_needed(self, following: Sequence[int], steps: int, width: int) -> list[int]:
-        """Returns how many nodes that tree has to keep, root included, for the path of `following` to reach each depth,
-        as far as the tree has it.
-        """
+        """Returns the nodes, root included, that a tree needs for the path of `following` to reach each depth."""
         needed: list[int] = []
         last = 0  # node of the path
         for size, node in enumerate(self.grown_nodes(steps, width), start=2):
@@ -77,9 +75,7 @@ def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[Dyna
 
 
 def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]:
-    """Returns how often the text's next token is a node's i-th child, at the root and below it: `[depth][rank]`, as a
-    share of the trees that were right so far.
-    """
+    """Returns `[depth][rank]`: how often the next token is the i-th child, given that all nodes before were right."""
     counts = [[0] * ranks for _ in range(depths)]
     tried = [0] * depths
     for text in texts:

@@ -1,4 +1,4 @@
-"""What draft trees cost, and which of them pays: how many tokens a step commits, against what it takes.
+"""Costs of draft trees: the tokens that a step commits against the seconds that it takes.
 
     tokens per second = E[tokens a step] / (step that verifies the tree + beginning to draft + levels * one level)
 
@@ -47,7 +47,7 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What is expected of a tree (None: plain decoding) for one row of a batch.
+    """The expected speed of a tree (None: plain decoding) for a batch size.
 
     Attributes:
         length: tokens that a step commits.
@@ -87,7 +87,9 @@ def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]
     """
     plain = Estimate(None, 1.0, costs.plain)
     trees = [Estimate(tree, length, costs.step(tree)) for tree, length in lengths.items()]
-    return sorted([plain, *trees], key=lambda one: (-one.tokens_per_second, one.tree.nodes if one.tree else 1))
+    return sorted(
+        [plain, *trees], key=lambda estimate: (-estimate.tokens_per_second, estimate.tree.nodes if estimate.tree else 1)
+    )
 
 
 def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicTree]:

@@ -25,7 +25,7 @@ from eagle_jax.methods.registry import TUNED, method_of
 from eagle_jax.requests.request import Request
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import shape_for
-from eagle_jax.scheduling.sizes import rows_for
+from eagle_jax.scheduling.sizes import padded_batch_size
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.costs import Grid, drafter_with, grid_for, measure
 from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
@@ -55,7 +55,7 @@ THRESHOLD_TREES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What was found at one batch size.
+    """The results at one batch size.
 
     Attributes:
         budget: what is kept of it.
@@ -106,7 +106,7 @@ def tune(
         if name == "none":
             raise ValueError("there is nothing to tune: the model has no head, nor a draft model; load it with one")
         raise ValueError(f'drafter="{name}" has no trees to choose a size of; those that have: {names}')
-    sizes = sorted({rows_for(model, whole_number("batch size", size, 1)) for size in batch_sizes})
+    sizes = sorted({padded_batch_size(model, whole_number("batch size", size, 1)) for size in batch_sizes})
     if not sizes:
         raise ValueError("no batch sizes; give at least one, such as 1")
     if prompts is None and model.tokenizer is None:
@@ -139,7 +139,7 @@ def _tune(
         start = Start(endless, largest, batches[0], others=requests)
         costs = measure(start, name, grid, advance)
         estimates = ranked(costs, by_tree)
-        hopeful = [one.tree for one in estimates if one.tree is not None][:2]
+        hopeful = [estimate.tree for estimate in estimates if estimate.tree is not None][:2]
         default = default_tree(model, name, rows)
         # a tree of fixed shape, which Medusa has by default where there is room, is not one that a finding can hold
         trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]

@@ -16,7 +16,7 @@ from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.drafters.base import Plain
 from eagle_jax.drafters.eagle import Eagle
-from eagle_jax.inspection.plan import of_configs, slots_of_caches
+from eagle_jax.inspection.plan import plan_of_configs, slots_of_caches
 from eagle_jax.methods.default_trees import shrink_to
 from eagle_jax.scheduling.batch import Batch
 from eagle_jax.scheduling.batch_shape import BatchShape, slots_to_hold
@@ -54,7 +54,7 @@ def test_planned_caches_are_those_of_a_batch(nodes, tokens):
     batch = Batch(
         model, drafter, BatchShape(rows=2, slots=slots, mode=Sampling(False, False), logprobs=False, stop_ids=1)
     )
-    planned = of_configs(config, None, parse("model:1"), 2, slots_of_caches(tokens, nodes), nodes, jnp.float32)
+    planned = plan_of_configs(config, None, parse("model:1"), 2, slots_of_caches(tokens, nodes), nodes, jnp.float32)
     assert planned.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(batch.state.cache))
 
 

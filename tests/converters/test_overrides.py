@@ -90,7 +90,7 @@ def test_heads_whose_config_lies_in_an_object():
     assert layer["rms_norm_eps"] != 0.5, "the file's own entries stay"
     flat = {**PLAIN, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 1 + 1]}}
     changes = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
-    assert read_entries(overlaid(flat, changes), eagle3=True).taps == (0, 1, 2), "the layers that streams enter"
+    assert read_entries(overlaid(flat, changes), eagle3=True).taps == (0, 1, 2), "the layers whose inputs are tapped"
 
 
 def test_a_dflash_heads_object():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tree_reference
 
-from eagle_jax.decoding.calibration import DEPTHS, LEAST, LOG_ODDS, STEP, Calibration, Counts, between_knots
+from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS, MIN_PROBABILITY, STEP, Calibration, Counts, between_knots
 from eagle_jax.decoding.policy import DynamicTree, StaticTree
 from eagle_jax.decoding.tree import Tree
 
@@ -54,7 +54,7 @@ def test_what_is_no_guess_stays_none_and_a_guess_stays_possible():
     never = Calibration(jnp.zeros((1, DEPTHS, KNOTS)))
     found = np.asarray(never(jnp.array([[-jnp.inf, jnp.nan, -20.0, 0.0, 1e-7]]), 0))
     np.testing.assert_array_equal(found[0, :2], -np.inf)
-    np.testing.assert_allclose(np.exp(found[0, 2:]), LEAST, rtol=1e-3)
+    np.testing.assert_allclose(np.exp(found[0, 2:]), MIN_PROBABILITY, rtol=1e-3)
     always = Calibration(jnp.ones((1, DEPTHS, KNOTS)))
     assert (np.asarray(always(jnp.array([[-20.0, 0.0]]), 0)) <= 0).all()
 

@@ -33,7 +33,7 @@ def loaded(target, head, mesh=None) -> Model:
 
     def laid(model, rules, head_dim):
         copy = jax.tree.map(lambda leaf: leaf, model.params)
-        params = layout.for_decoding(copy, head_dim, spread=sharding is not None)
+        params = layout.for_decoding(copy, head_dim, sharded=sharding is not None)
         placed = dataclasses.replace(model, params=params)
         return placed if sharding is None else sharding.put(placed, rules)
 

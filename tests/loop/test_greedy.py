@@ -16,7 +16,7 @@ from eagle_jax.scheduling.generate import generate
 def test_they_are_those_of_all_rows_at_once(monkeypatch, rows):
     target = RANDOM.target
     hidden = jax.random.normal(jax.random.key(0), (3, 7, target.config.hidden_size))
-    monkeypatch.setattr(greedy, "MOST", 4 * target.config.vocab_size * rows)
+    monkeypatch.setattr(greedy, "MAX_LOGITS_BYTES", 4 * target.config.vocab_size * rows)
     assert greedy.is_large(target, hidden) == (rows < 21)
     expected = np.argmax(target.logits(hidden), axis=-1)
     np.testing.assert_array_equal(greedy.greedy_draws(target, hidden), expected)
@@ -28,7 +28,7 @@ def test_texts_are_the_same(monkeypatch):
     expected = generate(SPELLER, [asked("?"), asked("two")], max_new_tokens=12, drafter="eagle", tree=(6, 3, 2))
     asked_for = []
     monkeypatch.setattr(decode, "is_large", lambda *_: asked_for.append(True) or True)
-    monkeypatch.setattr(greedy, "MOST", 4 * SPELLER.target.config.vocab_size * 5)
+    monkeypatch.setattr(greedy, "MAX_LOGITS_BYTES", 4 * SPELLER.target.config.vocab_size * 5)
     found = generate(SPELLER, [asked("?"), asked("two")], max_new_tokens=12, drafter="eagle", tree=(7, 3, 2))
     assert asked_for and [one.token_ids for one in found] == [one.token_ids for one in expected]
 

@@ -10,7 +10,7 @@ import pytest
 
 from eagle_jax.configs.target import Rope
 from eagle_jax.decoding.tree import Tree, depth_below
-from eagle_jax.loop.flat_nodes import ByRequest, OneRow
+from eagle_jax.loop.flat_nodes import FlatNodes, PaddedNodes
 from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
@@ -63,15 +63,20 @@ def both(lm: LM, tree: Tree, cache: Cache, size: int):
     ancestors = tree.ancestors
     positions = jnp.where(tree.valid, cache.length[:, None] + depth_below(ancestors), -1)
     apart = lm.forward(tree.tokens, positions, ancestors, cache, (1,))
-    rows = OneRow.of(tree.valid, size)
-    together = lm.forward(*rows.inputs(tree.tokens, positions, ancestors), cache, (1,), flat=rows.rows)
+    rows = FlatNodes.of(tree.valid, size)
+    together = lm.forward(*rows.inputs(tree.tokens, positions, ancestors), cache, (1,), flat=rows.flat_rows)
     nodes = jnp.broadcast_to(jnp.arange(NODES, dtype=jnp.int32)[None], tree.tokens.shape)
 
     def parts(rows, output):
-        keys, values = rows.added_at(output.kv, nodes)[0]
-        return rows.at(output.hidden, nodes), rows.at(output.taps[0], nodes), keys.swapaxes(1, 2), values.swapaxes(1, 2)
+        keys, values = rows.layer_rows_at(output.kv, nodes)[0]
+        return (
+            rows.rows_at(output.hidden, nodes),
+            rows.rows_at(output.taps[0], nodes),
+            keys.swapaxes(1, 2),
+            values.swapaxes(1, 2),
+        )
 
-    return parts(ByRequest(), apart), parts(rows, together), together
+    return parts(PaddedNodes(), apart), parts(rows, together), together
 
 
 def computed(name: str, backend: str, monkeypatch, rows: str = "padding", tree: Tree | None = None):

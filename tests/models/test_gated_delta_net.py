@@ -10,7 +10,7 @@ import pytest
 
 from eagle_jax.configs.target import DeltaNet, LlamaConfig, Rope
 from eagle_jax.decoding.tree import Tree, depth_below
-from eagle_jax.loop.flat_nodes import OneRow
+from eagle_jax.loop.flat_nodes import FlatNodes
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.delta_state import DeltaState
 from eagle_jax.models.lm import LM, causal
@@ -158,12 +158,12 @@ def test_rows_of_a_cache_and_requests_that_share_a_row():
     ancestors = tree.ancestors
     positions = jnp.where(valid, cache.length[:, None] + depth_below(ancestors), -1)
     apart = lm.forward(tree.tokens, positions, ancestors, part, (2,))
-    one = OneRow.of(valid, 10)
-    together = lm.forward(*one.inputs(tree.tokens, positions, ancestors), part, (2,), flat=one.rows)
+    one = FlatNodes.of(valid, 10)
+    together = lm.forward(*one.inputs(tree.tokens, positions, ancestors), part, (2,), flat=one.flat_rows)
     nodes = jnp.broadcast_to(jnp.arange(NODES, dtype=jnp.int32)[None], valid.shape)
     mask = np.asarray(valid)
-    np.testing.assert_allclose(one.at(together.hidden, nodes)[mask], apart.hidden[mask], atol=TOLERANCE)
-    in_rows = one.added_at(together.kv, nodes)
+    np.testing.assert_allclose(one.rows_at(together.hidden, nodes)[mask], apart.hidden[mask], atol=TOLERANCE)
+    in_rows = one.layer_rows_at(together.kv, nodes)
     for got, expected in zip(jax.tree.leaves(in_rows), jax.tree.leaves(apart.kv), strict=True):
         got, expected = np.moveaxis(got, 2, 1), np.moveaxis(expected, 2, 1)
         np.testing.assert_allclose(got[mask], expected[mask], atol=TOLERANCE)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eagle_jax.configs.target import ByLayer, Rope
-from eagle_jax.inspection.plan import of_configs
+from eagle_jax.inspection.plan import plan_of_configs
 from eagle_jax.models.cache import KVState, NoState
 from eagle_jax.models.lm import LM
 from eagle_jax.models.rope import frequencies
@@ -60,7 +60,7 @@ def test_the_cache_has_nothing_for_layers_that_share():
 
 
 def test_planned_bytes_are_those_of_the_arrays():
-    plan = of_configs(CONFIG, None, {"data": 1, "model": 1}, 3, 8, 5, jnp.float32)
+    plan = plan_of_configs(CONFIG, None, {"data": 1, "model": 1}, 3, 8, 5, jnp.float32)
     lm = LM.init(CONFIG, jax.random.key(0))
     cache = lm.empty_cache(3, 8)
     assert plan.target == sum(leaf.nbytes for leaf in jax.tree.leaves(lm.params))

@@ -113,7 +113,7 @@ def test_a_whole_model_goes_through_it(asked, monkeypatch):
     monkeypatch.setattr(quantized.QuantType, "code_dtype", stored)
     monkeypatch.setattr(packing, "_for_xla", as_on_gpus)
     floats = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), LM.init(CONFIG, jax.random.key(0)).params)
-    params = layout.for_decoding(quant.quantize_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, spread=True)
+    params = layout.for_decoding(quant.quantize_params(floats, quant.scheme_of("int4")), CONFIG.head_dim, sharded=True)
     model, tokens = LM(params=params, config=CONFIG), jnp.arange(6)[None]
     logits = model(tokens)[1]
     through = {(6, 256, 128), (6, 128, 128), (6, 512, 128), (6, 128, 256)}  # qkv, o, gate and up, down

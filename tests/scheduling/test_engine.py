@@ -219,7 +219,7 @@ def test_a_failure_costs_the_answers_under_way_and_no_others(speller, monkeypatc
 
 
 def test_cycles_are_counted_anew_before_they_overflow(speller, monkeypatch):
-    monkeypatch.setattr(scheduler, "MOST_STEPS", 3)
+    monkeypatch.setattr(scheduler, "MAX_STEPS", 3)
     batch = speller._scheduler._batch
     assert [speller.submit(asked("Spell!")).result(60.0).text for _ in range(3)] == [SPELLED] * 3
     assert speller._scheduler._batch is not batch and batch.state.length.is_deleted()

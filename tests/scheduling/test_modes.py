@@ -12,7 +12,7 @@ from eagle_jax.decoding.sampling import Sampling
 from eagle_jax.requests.options import joint_mode, mode_of
 from eagle_jax.requests.request import DUMMY_OPTIONS, DUMMY_REQUEST, WITH_TABLES, Request
 from eagle_jax.scheduling import modes, programs
-from eagle_jax.scheduling.modes import MOST, Modes
+from eagle_jax.scheduling.modes import MAX_MODES, Modes
 from eagle_jax.structured.table_sizes import TableSizes
 
 ANY, GREEDY = Sampling(sampled=True, filtered=True), joint_mode([])
@@ -112,7 +112,7 @@ def test_one_mode_is_compiled_at_a_time_and_a_few_at_most():
         for recorded in (False, True)
         for tables in (None, sizes)
     ]
-    assert len(rows) > MOST
+    assert len(rows) > MAX_MODES
     for row, tables in rows[:2]:
         assert found.choose([row], tables, preparation) == ANY
     assert preparation.keys == [(GREEDY, None)], "the second waits for the first"
@@ -120,9 +120,9 @@ def test_one_mode_is_compiled_at_a_time_and_a_few_at_most():
     for row, tables in rows:
         found.choose([row], tables, preparation)
         found.wait(60.0)
-    assert len(preparation.keys) == MOST
+    assert len(preparation.keys) == MAX_MODES
     for number, (row, tables) in enumerate(rows):
-        assert found.choose([row], tables, preparation) == (row.options.mode if number < MOST else ANY)
+        assert found.choose([row], tables, preparation) == (row.options.mode if number < MAX_MODES else ANY)
     found.close()
 
 

@@ -10,10 +10,10 @@ from eagle_jax.loop.state import TopTokens
 from eagle_jax.requests.results import Step
 from eagle_jax.scheduling import new_columns, programs
 from eagle_jax.scheduling.growing_output import GrowingOutput, Prefix
-from eagle_jax.scheduling.new_columns import LEAST, Columns, fetch
+from eagle_jax.scheduling.new_columns import MIN_WIDTH, Columns, fetch
 from eagle_jax.sharding import sharding_of
 
-ROWS, ROOM = 4, 8 * LEAST
+ROWS, ROOM = 4, 8 * MIN_WIDTH
 NUMBERS = jnp.arange(ROWS * ROOM, dtype=jnp.int32).reshape(ROWS, ROOM)
 RANKS = 3
 
@@ -32,8 +32,8 @@ def columns_of(*, logprobs: bool, top: bool) -> Columns:
 BEGINS = {
     "nothing is new": ([5, 9, 0, ROOM], [5, 9, 0, ROOM]),
     "ragged": ([0, 100, ROOM - 3, 7], [1, 104, ROOM, 7]),
-    "a whole window, at the end": ([ROOM - LEAST, 0, 1, 2], [ROOM, LEAST, 1, 3]),
-    "more than a window": ([3, 5, 10, 0], [4, 5, 11 + LEAST, 2]),
+    "a whole window, at the end": ([ROOM - MIN_WIDTH, 0, 1, 2], [ROOM, MIN_WIDTH, 1, 3]),
+    "more than a window": ([3, 5, 10, 0], [4, 5, 11 + MIN_WIDTH, 2]),
     "all there is": ([0, 1, 2, 3], [ROOM, ROOM, 3, 3]),
 }
 
@@ -59,10 +59,10 @@ def test_polls_of_few_tokens_share_one_program(monkeypatch):
     monkeypatch.setattr(new_columns, "_is_on_host", lambda columns: False)
     columns = jax.tree.map(lambda leaf: leaf[:3], columns_of(logprobs=True, top=False))  # no other test has three rows
     before = programs.compiled()
-    for count in (0, 1, 7, LEAST):
+    for count in (0, 1, 7, MIN_WIDTH):
         fetch(columns, [count] * 3, [2 * count] * 3, sharding=None)
     assert programs.compiled() == before + 1
-    fetch(columns, [0] * 3, [LEAST + 1] * 3, sharding=None)
+    fetch(columns, [0] * 3, [MIN_WIDTH + 1] * 3, sharding=None)
     assert programs.compiled() == before + 2
 
 

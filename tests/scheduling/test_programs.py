@@ -55,7 +55,7 @@ def test_shapes_dtypes_and_static_arguments_do():
 
 
 def test_the_one_used_longest_ago_makes_room(monkeypatch):
-    monkeypatch.setattr(programs, "MOST", 2)
+    monkeypatch.setattr(programs, "MAX_PROGRAMS", 2)
     one, two, three = (jnp.ones(size) for size in (1, 2, 3))
     assert [call(array)[1] for array in (one, two, one, three)] == [True, True, False, True]
     assert [call(array)[1] for array in (one, three, two)] == [False, False, True]

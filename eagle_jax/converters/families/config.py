@@ -34,18 +34,20 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
     entries = text_part(entries)
     name = family_in(entries)
     family, keys = FAMILIES[name], split_target(entries, tables_of(name), name)
-    stated = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
+    present = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
     absent = {
-        key: value for key, value in family.absent.items() if key != "rope_parameters" or not stated.get("rope_scaling")
+        key: value
+        for key, value in family.absent.items()
+        if key != "rope_parameters" or not present.get("rope_scaling")
     }
-    stated = {**absent, **stated}
+    present = {**absent, **present}
     unknown, refusals = list(keys.unknown), Refusals()
     refusals.of(keys.check)
-    unknown += refusals.of(rope.unread_settings, stated, family.rope) or ()
+    unknown += refusals.of(rope.unread_settings, present, family.rope) or ()
     if vain := [key for key in changes if key in unknown]:
         verb = "changes" if len(vain) == 1 else "change"
         raise ValueError(f"{', '.join(vain)} {verb} nothing, as transformers' {name} does not read it; leave it out")
-    fields = _fields(stated, name, refusals)
+    fields = _fields(present, name, refusals)
     refusals.check()
     if unknown:
         log.warning("ignored, as transformers' %s does not read them: %s", name, ", ".join(unknown))
@@ -109,11 +111,11 @@ def _differences(config: LlamaConfig, entries: Mapping[str, Any]) -> list[str]:
 
 def _different(name: str, first: Any, second: Any) -> list[str]:
     """Returns the field with its first value, if it differs; of nested configs, the first inner field that does."""
-    one, other = getattr(first, name), getattr(second, name)
-    if dataclasses.is_dataclass(one) and type(one) is type(other):
-        inner = [text for f in dataclasses.fields(one) for text in _different(f.name, one, other)]
+    value, other = getattr(first, name), getattr(second, name)
+    if dataclasses.is_dataclass(value) and type(value) is type(other):
+        inner = [text for f in dataclasses.fields(value) for text in _different(f.name, value, other)]
         return [f"{name}.{text}" for text in inner[:1]]
-    return [] if one == other else [f"{name}={reprlib.repr(one)}"]
+    return [] if value == other else [f"{name}={reprlib.repr(value)}"]
 
 
 def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:

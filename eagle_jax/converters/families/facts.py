@@ -1,4 +1,4 @@
-"""What keys of a `config.json` mean that are no fields of a `LlamaConfig` themselves, and back."""
+"""Converts keys of a `config.json` that are not fields of `LlamaConfig`, in both directions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -114,7 +114,7 @@ def no_rope_layers(entries: Entries) -> tuple[int, ...]:
         if step < 1:
             raise ValueError(f"no_rope_layer_interval={step}; expected at least 1")
         listed = [int((i + 1) % step != 0) for i in range(layers)]
-    if not isinstance(listed, list) or len(listed) < layers or any(one not in (0, 1) for one in listed):
+    if not isinstance(listed, list) or len(listed) < layers or any(flag not in (0, 1) for flag in listed):
         raise ValueError(f"no_rope_layers={listed!r}; expected 1, or 0 for no rotation, for each of {layers} layers")
     return tuple(i for i in range(layers) if not listed[i])
 

@@ -1,4 +1,4 @@
-"""What a family of targets is to the readers and writers of `config.json`: one row, all of it data."""
+"""The description of a family of targets for readers and writers of `config.json`: one row of data."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ FULL, WINDOWED, LINEAR, CHUNKED = "full_attention", "sliding_attention", "linear
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """One `model_type`.
+    """A family of targets: one `model_type` of transformers.
 
     Attributes:
         title: the models, as people call them.

@@ -1,4 +1,4 @@
-"""What only Gemma 4's `config.json` and tensors say, and back."""
+"""Converts the parts of `config.json` and the tensors that only Gemma 4 has, in both directions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -165,15 +165,15 @@ def _heads(entries: Entries, full: tuple[int, ...]) -> dict[str, Any]:
         kv = {} if heads is None else {"num_key_value_heads": integer(entries, "num_global_key_value_heads")}
         return windowed | {"head_dim": integer(entries, "global_head_dim")} | kv
     changes = layers.values() if isinstance(layers, Mapping) else [None]
-    if not all(isinstance(one, Mapping) and one.keys() <= windowed.keys() for one in changes):
+    if not all(isinstance(change, Mapping) and change.keys() <= windowed.keys() for change in changes):
         raise ValueError(f"per_layer_config={layers!r}; expected head_dim and num_key_value_heads by layer")
     if not all(str(key).isdecimal() for key in layers):
         raise ValueError(f"per_layer_config={layers!r}; expected the numbers of layers as keys")
     numbered = {
-        int(key): dict(one) for key, one in layers.items()
+        int(key): dict(change) for key, change in layers.items()
     }  # transformers writes "05" where there are ten and more
     by_layer = [windowed | numbered.get(i, {}) for i in range(integer(entries, "num_hidden_layers"))]
     of_full = by_layer[full[-1]]
-    if any(one != (of_full if i in full else windowed) for i, one in enumerate(by_layer)):
+    if any(change != (of_full if i in full else windowed) for i, change in enumerate(by_layer)):
         raise ValueError(f"per_layer_config={layers!r}; expected changes in layers without a window, the same in each")
     return {key: integer(of_full, key) for key in windowed}

@@ -1,4 +1,4 @@
-"""What only Llama 4's `config.json` says, and back."""
+"""Converts the keys of `config.json` that only Llama 4 has, in both directions."""
 
 from typing import Any
 

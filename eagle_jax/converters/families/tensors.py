@@ -1,4 +1,4 @@
-"""What the tensors of a family's files are called, and which of them hold several parameters at once.
+"""Names of the tensors in a family's files, and the tensors that hold several parameters.
 
 A `Joined` tensor is divided as it is read, and its parts are joined again where a folder is written.
 """
@@ -66,7 +66,7 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-    """What a layout calls its tensors, where not as Llama.
+    """Tensor names of a family that differ from Llama's.
 
     Attributes:
         renamed: names of ours within a layer, and theirs.

@@ -21,7 +21,7 @@ Octets = np.ndarray  # uint8 [.., bytes]
 
 @dataclasses.dataclass(frozen=True)
 class BlockType:
-    """One type of blocks.
+    """A quantization type of GGUF.
 
     Attributes:
         quant_type: what becomes of a matrix of this type.
@@ -167,7 +167,7 @@ def _products(scale: Octets, factors: np.ndarray) -> np.ndarray:
 
 
 def _negative(minima: np.ndarray) -> np.ndarray:
-    """K types subtract theirs."""
+    """Negates the minima, which K types subtract."""
     return -minima
 
 

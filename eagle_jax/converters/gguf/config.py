@@ -127,44 +127,44 @@ def end_ids(path: pathlib.Path) -> list[int]:
 
 
 def _entries(file: GgufFile) -> dict[str, Any]:
-    architecture, stated, family_entries = file.architecture, file.stated(), dict[str, Any]()
+    architecture, metadata, family_entries = file.architecture, file.architecture_metadata(), dict[str, Any]()
     if architecture == gemma4.ARCHITECTURE:
-        stated, family_entries = gemma4.split(file, stated, hf_names(file))
-    _refuse_unknown(file, stated)
+        metadata, family_entries = gemma4.split(file, metadata, hf_names(file))
+    _refuse_unknown(file, metadata)
     key_of = _KEYS | dict(_OWN.get(architecture, {}))
     entries: dict[str, Any] = {}
     for name, key in key_of.items():
-        if name in stated and entries.setdefault(key, plain(stated[name])) != plain(stated[name]):
+        if name in metadata and entries.setdefault(key, plain(metadata[name])) != plain(metadata[name]):
             raise ValueError(
-                f"{file.path} has {architecture}.{name} {stated[name]} beside {entries[key]} under another name; "
+                f"{file.path} has {architecture}.{name} {metadata[name]} beside {entries[key]} under another name; "
                 "expected the two to agree"
             )
-    heads, kv_heads = head_counts(file, stated)
-    entries.setdefault("head_dim", stated["embedding_length"] // heads)
+    heads, kv_heads = head_counts(file, metadata)
+    entries.setdefault("head_dim", metadata["embedding_length"] // heads)
     entries |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
     entries["vocab_size"] = file.tensors["token_embd.weight"].shape[0]
     entries["num_hidden_layers"] -= entries.get("num_nextn_predict_layers", 0)  # which come after the model's own
     if not entries.get("sliding_window", 1):
         entries["sliding_window"] = None  # Phi-4
-    rotated = stated.get("rope.dimension_count", entries["head_dim"])
+    rotated = metadata.get("rope.dimension_count", entries["head_dim"])
     if "partial" in FAMILIES[MODEL_TYPES[architecture]].rope:
         is_count = "rotary_dim" in FAMILIES[MODEL_TYPES[architecture]].keys
         share = {"rotary_dim": rotated} if is_count else {"partial_rotary_factor": rotated / entries["head_dim"]}
-        entries, stated = entries | share, stated | {"rope.dimension_count": entries["head_dim"]}
+        entries, metadata = entries | share, metadata | {"rope.dimension_count": entries["head_dim"]}
     for name in ("attention.value_length", "rope.dimension_count"):
-        if stated.get(name, entries["head_dim"]) != entries["head_dim"]:
-            raise ValueError(f"{file.path} has {architecture}.{name} {stated[name]}; expected {entries['head_dim']}")
-    entries |= family_entries or rope.rope_entries(file, stated, entries)
+        if metadata.get(name, entries["head_dim"]) != entries["head_dim"]:
+            raise ValueError(f"{file.path} has {architecture}.{name} {metadata[name]}; expected {entries['head_dim']}")
+    entries |= family_entries or rope.rope_entries(file, metadata, entries)
     entries = dict(_IMPLIED.get(architecture, {})) | entries
-    entries |= _family(architecture, entries, stated) | _tokens(file)
+    entries |= _family(architecture, entries, metadata) | _tokens(file)
     return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
 
 
-def _refuse_unknown(file: GgufFile, stated: Mapping[str, Any]) -> None:
+def _refuse_unknown(file: GgufFile, metadata: Mapping[str, Any]) -> None:
     """Refuses entries about the model that are not known."""
     architecture = file.architecture
     family_keys = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()
-    for name, value in stated.items():
+    for name, value in metadata.items():
         usual = _ABSENT | dict(_USUAL.get(architecture, {}))
         if name not in family_keys and name in usual and value == usual[name]:
             continue
@@ -176,10 +176,10 @@ def _refuse_unknown(file: GgufFile, stated: Mapping[str, Any]) -> None:
             raise ValueError(f"{file.path} has {architecture}.{name} {value!r}; expected a number")
 
 
-def _family(architecture: str, entries: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+def _family(architecture: str, entries: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries that follow from the architecture alone."""
     name = MODEL_TYPES[architecture]
-    grows = "attention.temperature_scale" in stated
+    grows = "attention.temperature_scale" in metadata
     if (name == "llama" and entries.get("sliding_window")) or (name == "ministral3" and not grows):
         name = "mistral"
     specific: dict[str, Any] = {"model_type": name, "architectures": [FAMILIES[name].architecture]}

@@ -30,7 +30,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclasses.dataclass(frozen=True)
 class GgufTensor:
-    """One tensor.
+    """A tensor in a GGUF file.
 
     Attributes:
         shape: in the order of PyTorch, outermost first.
@@ -61,10 +61,10 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """What kind of model it says it is."""
+        """The model architecture in the file's metadata."""
         return str(self.metadata.get("general.architecture"))
 
-    def stated(self) -> dict[str, Any]:
+    def architecture_metadata(self) -> dict[str, Any]:
         """Returns entries about the model, by their names after the architecture's."""
         prefix = f"{self.architecture}."
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
@@ -111,14 +111,14 @@ def _header(path: pathlib.Path, number: int, count: int, size: int) -> "_Header"
         if not size:
             raise ValueError("it is empty; copy or download it again")
         header = _Header(path)
-        stated = header.metadata.get("split.no", 0), header.metadata.get("split.count", 1)
-        if stated[1] != count:
+        split = header.metadata.get("split.no", 0), header.metadata.get("split.count", 1)
+        if split[1] != count:
             raise ValueError(
-                f"it is one of {stated[1]} parts; expected the names NAME-00001-of-{stated[1]:05}.gguf and so on, in "
+                f"it is one of {split[1]} parts; expected the names NAME-00001-of-{split[1]:05}.gguf and so on, in "
                 "one folder, or one file of them (`llama-gguf-split --merge`)"
             )
-        if stated[0] != number:
-            raise ValueError(f"it is part {stated[0] + 1} by its split.no, and part {number + 1} by its name")
+        if split[0] != number:
+            raise ValueError(f"it is part {split[0] + 1} by its split.no, and part {number + 1} by its name")
         return header
     except (ValueError, OverflowError, TypeError, struct.error) as error:
         raise ValueError(f"{path} cannot be read as a GGUF file: {error}") from error
@@ -191,11 +191,11 @@ class _Header:
         return GgufTensor(shape, type, self._data[start:end].reshape(*shape[:-1], row), self._path)
 
 
-def _by_name(what: str, entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _by_name(kind: str, entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     named = dict[str, Any]()
     for name, value in entries:
         if name in named:
-            raise ValueError(f"{what} {name} is there twice; which one counts is not known")
+            raise ValueError(f"{kind} {name} is there twice; which one counts is not known")
         named[name] = value
     return named
 

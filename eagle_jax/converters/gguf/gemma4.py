@@ -1,4 +1,4 @@
-"""What only Gemma 4's GGUF files say: entries by layer, and facts that follow from their tensors."""
+"""Reads what only Gemma 4's GGUF files have: per-layer metadata, and settings that tensors imply."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ _COUNTS = {
 }
 
 
-def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(file: GgufFile, metadata: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the entries that other architectures have too, and Gemma 4's own under the names of `config.json`.
 
     Args:
@@ -31,17 +31,18 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
         KeyError: an entry is missing.
         ValueError: entries that do not fit each other.
     """
-    layers, left = stated["block_count"], dict(stated)
-    if scaling := {name: left[name] for name in SETTINGS if left.get(name, "none") != "none"}:
+    layers, remaining = metadata["block_count"], dict(metadata)
+    if scaling := {name: remaining[name] for name in SETTINGS if remaining.get(name, "none") != "none"}:
         raise ValueError(f"{file.path} has {scaling} in {ARCHITECTURE}; expected no rope scaling")
-    windowed = _by_layer(file, _PATTERN, left.pop(_PATTERN), layers, bool)
-    kv_heads = _by_layer(file, "attention.head_count_kv", left["attention.head_count_kv"], layers, int)
-    widths = _by_layer(file, "feed_forward_length", left["feed_forward_length"], layers, int)
-    shared, size = left.pop("attention.shared_kv_layers", 0), left.pop("embedding_length_per_layer_input", 0)
-    full_dim, windowed_dim = (_head_dim(file, left, same) for same in _SAME)
+    windowed = _by_layer(file, _PATTERN, remaining.pop(_PATTERN), layers, bool)
+    kv_heads = _by_layer(file, "attention.head_count_kv", remaining["attention.head_count_kv"], layers, int)
+    widths = _by_layer(file, "feed_forward_length", remaining["feed_forward_length"], layers, int)
+    shared, size = remaining.pop("attention.shared_kv_layers", 0), remaining.pop("embedding_length_per_layer_input", 0)
+    full_dim, windowed_dim = (_head_dim(file, remaining, same) for same in _SAME)
     of_full = next((heads for heads, has in zip(kv_heads, windowed, strict=True) if not has), kv_heads[0])
-    left["attention.head_count_kv"] = next((h for h, has in zip(kv_heads, windowed, strict=True) if has), kv_heads[0])
-    left |= {"attention.key_length": windowed_dim, "feed_forward_length": widths[0]}
+    windowed_heads = [heads for heads, is_windowed in zip(kv_heads, windowed, strict=True) if is_windowed]
+    remaining["attention.head_count_kv"] = [*windowed_heads, kv_heads[0]][0]
+    remaining |= {"attention.key_length": windowed_dim, "feed_forward_length": widths[0]}
     is_wide = widths[-1] != widths[0]
     expected = [widths[0] * (2 if is_wide and i >= layers - shared else 1) for i in range(layers)]
     if widths != expected:
@@ -49,17 +50,17 @@ def split(file: GgufFile, stated: Mapping[str, Any], names: Collection[str]) -> 
             f"{file.path} has {ARCHITECTURE}.feed_forward_length {widths}; expected {expected}: one width, or twice as "
             "much in layers that attend to keys and values of others"
         )
-    experts = {key: left.pop(name) for name, key in _COUNTS.items() if name in left}
+    experts = {key: remaining.pop(name) for name, key in _COUNTS.items() if name in remaining}
     ropes = {
         FULL: {"rope_type": "proportional", "partial_rotary_factor": rotated_part(file)}
-        | {"rope_theta": plain(left.pop("rope.freq_base"))},
-        WINDOWED: {"rope_type": "default", "rope_theta": plain(left.pop("rope.freq_base_swa"))},
+        | {"rope_theta": plain(remaining.pop("rope.freq_base"))},
+        WINDOWED: {"rope_type": "default", "rope_theta": plain(remaining.pop("rope.freq_base_swa"))},
     }
     values = [
         f"model.layers.{i}.self_attn.v_proj.weight" for i, has in enumerate(windowed) if not has and i < layers - shared
     ]
     tables = file.tensors.get("per_layer_token_embd.weight")
-    return left, experts | {
+    return remaining, experts | {
         "layer_types": [WINDOWED if has else FULL for has in windowed],
         "global_head_dim": full_dim,
         "num_global_key_value_heads": of_full,
@@ -81,9 +82,9 @@ def _by_layer(file: GgufFile, name: str, value: Any, layers: int, kind: type) ->
     return values
 
 
-def _head_dim(file: GgufFile, left: dict[str, Any], names: tuple[str, ...]) -> int:
+def _head_dim(file: GgufFile, remaining: dict[str, Any], names: tuple[str, ...]) -> int:
     """Removes the entries that state the size of a head from `left`, and returns the size."""
-    sizes = {name: left.pop(name) for name in names if name in left}
+    sizes = {name: remaining.pop(name) for name in names if name in remaining}
     if names[0] not in sizes:
         raise KeyError(f"{ARCHITECTURE}.{names[0]}")
     if len(set(sizes.values())) > 1:

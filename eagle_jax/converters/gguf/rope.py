@@ -41,7 +41,7 @@ _LLAMA3: Mapping[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "
 _NOT_ROTATED = 1e30  # the divisor of a frequency that is 0
 
 
-def rope_entries(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+def rope_entries(file: GgufFile, metadata: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `rope_scaling` and the entries that go with it.
 
     Args:
@@ -53,7 +53,7 @@ def rope_entries(file: GgufFile, stated: Mapping[str, Any], entries: Mapping[str
     """
     architecture = file.architecture
     names = SETTINGS | dict(OWN.get(architecture, {}))
-    settings = {key: plain(stated[name]) for name, key in names.items() if name in stated}
+    settings = {key: plain(metadata[name]) for name, key in names.items() if name in metadata}
     kind = settings.get("rope_type", "none")
     for factors, kinds in ((FACTORS, ("none",)), (LONG, ("none", "longrope"))):
         if factors in file.tensors and kind not in kinds:

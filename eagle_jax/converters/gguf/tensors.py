@@ -174,7 +174,7 @@ class GgufTensors:
         projection = re.search(r"self_attn\.([qk])_proj\.", name)
         if self._file.architecture not in _PERMUTED or projection is None:
             return value
-        heads = head_counts(self._file, self._file.stated())[projection[1] == "k"]
+        heads = head_counts(self._file, self._file.architecture_metadata())[projection[1] == "k"]
         if len(value) % (2 * heads):
             raise ValueError(f"{name} has {len(value)} rows; expected an even number for each of {heads} heads")
         return value.reshape(heads, -1, 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
@@ -206,7 +206,7 @@ def hf_names(file: GgufFile) -> dict[str, str]:
     return names
 
 
-def head_counts(file: GgufFile, stated: Mapping[str, Any]) -> tuple[int, int]:
+def head_counts(file: GgufFile, metadata: Mapping[str, Any]) -> tuple[int, int]:
     """Returns numbers of query heads and of key/value heads.
 
     Args:
@@ -215,8 +215,8 @@ def head_counts(file: GgufFile, stated: Mapping[str, Any]) -> tuple[int, int]:
     Raises:
         ValueError: they are not stated, or not one number for all layers.
     """
-    heads = stated.get("attention.head_count")
-    kv_heads = stated.get("attention.head_count_kv", heads)
+    heads = metadata.get("attention.head_count")
+    kv_heads = metadata.get("attention.head_count_kv", heads)
     if not isinstance(heads, int) or not isinstance(kv_heads, int) or heads < 1 or kv_heads < 1:
         raise ValueError(
             f"{file.path} has {file.architecture}.attention.head_count and head_count_kv {heads} and {kv_heads}; "

@@ -32,7 +32,7 @@ _O200K = (
 
 
 class _Split(NamedTuple):
-    """How text is split before BPE.
+    """A pre-tokenizer: how text is split before BPE.
 
     Attributes:
         regex: of one piece; None is GPT-2's.

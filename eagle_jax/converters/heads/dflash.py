@@ -31,7 +31,7 @@ from eagle_jax.converters.heads.dflash_config import ARCHITECTURE, entries_for, 
 from eagle_jax.converters.heads.eagle import own_embedding, verifier_for
 from eagle_jax.converters.heads.eagle_entries import Verifier
 from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D
-from eagle_jax.converters.heads.entries import KIND
+from eagle_jax.converters.heads.entries import HEAD_TYPE
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.overrides import overlaid
@@ -65,7 +65,7 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def format_of(entries: Mapping[str, Any]) -> str:
-    return "speculators" if KIND in entries else "dflash"
+    return "speculators" if HEAD_TYPE in entries else "dflash"
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
@@ -80,14 +80,16 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     _check_fit(weights.folder, config, target.config)
     embedding = own_embedding(weights, config, target) if config.own_embedding else None
     config = dataclasses.replace(config, own_embedding=embedding is not None)
-    chosen = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
-    needed = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
-    params = reading.read_params(weights, dflash_edges.stored(RULES, weights.info), needed, chosen, scheme=scheme)
+    float_dtype = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
+    param_shapes = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
+    params = reading.read_params(
+        weights, dflash_edges.stored(RULES, weights.info), param_shapes, float_dtype, scheme=scheme
+    )
     if embedding is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(float_dtype)}
     mask = mask_embedding(weights, config.layers.hidden_size)
     if mask is not None:
-        params[MASK] = jnp.asarray(mask).astype(chosen)
+        params[MASK] = jnp.asarray(mask).astype(float_dtype)
     return DFlash(params=params, config=config, vocabulary=None if ids is None else jnp.asarray(ids, jnp.int32))
 
 
@@ -115,13 +117,13 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     path = weights.folder / "config.json"
     try:
         entries = quant_config.without(overlaid(read_json(path), window.config_entries(changes)))
-        flat = dflash_nested.flattened(entries, ARCHITECTURE) if KIND in entries else entries
+        flat = dflash_nested.flattened(entries, ARCHITECTURE) if HEAD_TYPE in entries else entries
         config = read_config(weights.info, flat)
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     drafted = config.draft_vocab_size
-    aside = [dflash_nested.VERIFIER_TENSORS, MASK] if KIND in entries else [MASK]
+    aside = [dflash_nested.VERIFIER_TENSORS, MASK] if HEAD_TYPE in entries else [MASK]
     aside += [] if drafted is None else map(re.escape, (D2T, T2D))
     names.check(weights, dflash_edges.stored(RULES, weights.info), shapes(config), aside)
     config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())

@@ -1,4 +1,4 @@
-"""What a DFlash head's `config.json` says; see `dflash` for the format.
+"""Parses a DFlash head's `config.json`; see `dflash` for the format.
 
 Some configs state `block_size` within `dflash_config`, some the mask token and the layers outside it; both are read.
 `target_layer_ids` name layers that the stream *leaves*, `aux_hidden_state_layer_ids` those that it *enters*, one more.
@@ -19,12 +19,12 @@ from eagle_jax.converters.hf.keys import Tables, check_head
 from eagle_jax.converters.tensor_file import TensorInfo
 
 FAMILY, ARCHITECTURE = "qwen3", dflash_edges.DFLASH
-NESTED, LEFT, ENTERED = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
+NESTED, OUTPUT_TAPS, INPUT_TAPS = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
 
 # Factors and a cap of Gemma-like targets, whose absence means that there is none.
 _NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
-_EITHER = frozenset({"block_size", "mask_token_id", LEFT, "sample_from_anchor", *_NUMBERS})
-_OUTER = _EITHER | {NESTED, ENTERED, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
+_EITHER = frozenset({"block_size", "mask_token_id", OUTPUT_TAPS, "sample_from_anchor", *_NUMBERS})
+_OUTER = _EITHER | {NESTED, INPUT_TAPS, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
 _INNER = _EITHER | {"causal", "causal_head"}
 _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
     "use_swa": (False, None),
@@ -56,7 +56,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
         raise ValueError(
             f"fc.weight has shape {list(fc)}; expected a multiple of {len(taps)} columns, one for each tap"
         )
-    either = {name: _either(entries, inner, name) for name in _EITHER | dflash_edges.KEYS[method]}
+    either = {name: _entry_in(entries, inner, name) for name in _EITHER | dflash_edges.KEYS[method]}
     for name in ("block_size", "mask_token_id"):
         if either[name] is None:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
@@ -87,7 +87,7 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
     if not layers.qk_norm:
         raise ValueError("the layers of a DFlash head on disk are Qwen3's; these have no norms of queries and keys")
     architecture, parts = dflash_edges.entries_for(config)
-    inner: dict[str, Any] = {"mask_token_id": config.mask_token_id, LEFT: [tap - 1 for tap in config.taps]}
+    inner: dict[str, Any] = {"mask_token_id": config.mask_token_id, OUTPUT_TAPS: [tap - 1 for tap in config.taps]}
     defaults = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit_softcapping": None}
     inner |= {name: getattr(config, name) for name in _NUMBERS if getattr(config, name) != defaults[name]}
     entries = config_to_hf(layers) | {"architectures": [architecture], "torch_dtype": dtype}
@@ -119,7 +119,7 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
 
 
 def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any], method: str) -> None:
-    """Accounts for every key, at once in both objects."""
+    """Raises ValueError with all unsupported keys of both objects."""
     tables, refusals = lookup.tables_of(FAMILY), hf_values.Refusals()
     parts, ignored = dflash_edges.KEYS[method], _IGNORED | dflash_edges.IGNORED[method]
     fixed = {key: values for key, values in tables.fixed.items() if key not in _OUTER}
@@ -142,22 +142,22 @@ def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
 
 
 def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the layers whose entering residual stream is read."""
-    left, entered = _either(entries, inner, LEFT), entries.get(ENTERED)
-    for name, ids, least in ((LEFT, left, -1), (ENTERED, entered, 0)):
-        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= least for layer in ids)
+    """Returns the layers whose input is tapped."""
+    output_taps, input_taps = _entry_in(entries, inner, OUTPUT_TAPS), entries.get(INPUT_TAPS)
+    for name, ids, minimum in ((OUTPUT_TAPS, output_taps, -1), (INPUT_TAPS, input_taps, 0)):
+        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= minimum for layer in ids)
         if ids is not None and (not is_valid or len(set(ids)) < len(ids)):
             raise ValueError(f"{name} is {ids!r}; expected layer numbers, each once")
-    taps = entered if left is None else [layer + 1 for layer in left]
+    taps = input_taps if output_taps is None else [layer + 1 for layer in output_taps]
     if taps is None:
         raise ValueError(
-            f"the config has no {LEFT}; expected the target layers that the head was trained to read: others fit its "
-            "tensors as well, so there is no default"
+            f"the config has no {OUTPUT_TAPS}; expected the target layers that the head was trained on; there is "
+            "no default, since the tensors do not determine them"
         )
-    if entered is not None and taps != entered:
+    if input_taps is not None and taps != input_taps:
         raise ValueError(
-            f"{LEFT} is {left}, layers that the streams leave, and {ENTERED} is {entered}, layers that they enter; "
-            "expected the latter to be one more, or one of the two alone"
+            f"{OUTPUT_TAPS} is {output_taps}, layers whose outputs are tapped, and {INPUT_TAPS} is {input_taps}, "
+            "layers whose inputs are tapped; expected each of the latter to be one more; remove the wrong list"
         )
     return tuple(taps)
 
@@ -176,19 +176,19 @@ def _causal_layers(
     return tuple(i for i in everywhere if layers.window(i) is not None) if default is None else default
 
 
-def _either(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    """Returns the value that one of the two objects states; None where neither does."""
-    stated = [of[name] for of in (inner, entries) if of.get(name) is not None]
-    if len(stated) == 2 and stated[0] != stated[1]:
-        raise ValueError(f"{name} is {stated[0]!r} in {NESTED} and {stated[1]!r} outside it; expected them to agree")
-    return stated[0] if stated else None
+def _entry_in(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
+    """Returns an entry of either object, or None. Raises ValueError if both have it with different values."""
+    present = [of[name] for of in (inner, entries) if of.get(name) is not None]
+    if len(present) == 2 and present[0] != present[1]:
+        raise ValueError(f"{name} is {present[0]!r} in {NESTED} and {present[1]!r} outside it; expected them to agree")
+    return present[0] if present else None
 
 
-def _agreeing(entries: Mapping[str, Any], name: str, shown: int) -> int:
+def _agreeing(entries: Mapping[str, Any], name: str, size: int) -> int:
     """Returns the size that the tensors show. Raises ValueError if the config states another."""
-    if hf_values.integer(entries, name, shown) != shown:
-        raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {shown}; expected them to agree")
-    return shown
+    if hf_values.integer(entries, name, size) != size:
+        raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {size}; expected them to agree")
+    return size
 
 
 def _draft_vocab_size(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], vocab_size: int) -> int | None:

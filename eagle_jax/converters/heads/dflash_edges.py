@@ -1,4 +1,4 @@
-"""What DFlash 2's and DSpark's heads on disk have besides a DFlash head's parts, in tensors and in `config.json`.
+"""Tensors and `config.json` keys that DFlash 2 and DSpark heads have in addition to a DFlash head's.
 
     DFlash2DraftModel     layers.{i}.{attention,mlp}_conv.{base_kernel, kernel_projection.weight}
                           candidate_selector.{hidden_projection.weight, predecessor_codebook, successor_codebook}
@@ -85,7 +85,7 @@ def method_of(classes: Any) -> str:
     return METHODS[classes[0]]
 
 
-def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+def fields(method: str, edge_entries: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts that a config of this method describes, as fields of `DFlashConfig`.
 
     Args:
@@ -96,18 +96,20 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """
     if method == "dflash":
         return {}
-    needed = KEYS[method] - {"markov_head_type", "confidence_head_with_markov"}
-    for name in sorted(needed):
-        if stated[name] is None:
+    required_keys = KEYS[method] - {"markov_head_type", "confidence_head_with_markov"}
+    for name in sorted(required_keys):
+        if edge_entries[name] is None:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
     if method == "dflash2":
-        convolution, selector = ([values.integer(stated, name) for name in keys] for keys in (_CONVOLUTION, _SELECTOR))
+        convolution, selector = (
+            [values.integer(edge_entries, name) for name in keys] for keys in (_CONVOLUTION, _SELECTOR)
+        )
         return {"convolution": ConvolutionConfig(*convolution), "selector": SelectorConfig(*selector)}
-    rank, kind = values.integer(stated, "markov_rank"), stated["markov_head_type"]
+    rank, kind = values.integer(edge_entries, "markov_rank"), edge_entries["markov_head_type"]
     if rank and kind not in MARKOV_KINDS:
         raise ValueError(f"markov_head_type={kind!r}; expected one of {', '.join(MARKOV_KINDS)}")
-    has_confidence, with_markov = (values.flag(stated, name, False) for name in _CONFIDENCE)
-    if has_confidence and stated[_CONFIDENCE[1]] is None:
+    has_confidence, with_markov = (values.flag(edge_entries, name, False) for name in _CONFIDENCE)
+    if has_confidence and edge_entries[_CONFIDENCE[1]] is None:
         raise ValueError(f"the config has no {_CONFIDENCE[1]}; expected true or false beside a confidence head")
     return {
         "markov": MarkovConfig(rank, kind) if rank else None,

@@ -16,7 +16,7 @@ from eagle_jax.configs.heads import DFlashConfig
 from eagle_jax.converters.families.config import config_to_hf
 from eagle_jax.converters.heads import dflash_edges
 from eagle_jax.converters.heads.eagle_entries import Verifier
-from eagle_jax.converters.heads.entries import KIND, LAYER, OUTER_IGNORED, verifier_keys
+from eagle_jax.converters.heads.entries import HEAD_TYPE, LAYER_CONFIG, OUTER_IGNORED, verifier_keys
 from eagle_jax.converters.hf import values
 from eagle_jax.converters.hf.keys import Tables, check_head
 
@@ -52,14 +52,15 @@ def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         ValueError: another method's config, or keys that may change the head.
     """
     classes = entries.get("architectures") or [CLASSES[0]]
-    if entries[KIND] != METHOD or not isinstance(classes, list) or not set(classes) <= set(CLASSES):
+    if entries[HEAD_TYPE] != METHOD or not isinstance(classes, list) or not set(classes) <= set(CLASSES):
         raise ValueError(
-            f"{KIND}={entries[KIND]!r} with architectures {classes!r}; expected {METHOD!r} and one of {list(CLASSES)!r}"
+            f"{HEAD_TYPE}={entries[HEAD_TYPE]!r} with architectures {classes!r}; expected {METHOD!r} and one of "
+            f"{list(CLASSES)!r}"
         )
-    inner = entries.get(LAYER)
+    inner = entries.get(LAYER_CONFIG)
     if not isinstance(inner, Mapping):
-        raise ValueError(f"{LAYER} is {inner!r}; expected the object that describes the decoder layers")
-    read = frozenset({KIND, LAYER, "architectures", _NOT_CAUSAL, *_COPIED})
+        raise ValueError(f"{LAYER_CONFIG} is {inner!r}; expected the object that describes the decoder layers")
+    read = frozenset({HEAD_TYPE, LAYER_CONFIG, "architectures", _NOT_CAUSAL, *_COPIED})
     check_head(entries, Tables(read=read, fixed=_FIXED, neutral=_IGNORED | verifier_keys(entries)))
     flat = {**_ABSENT, **inner, "architectures": [architecture]}
     flat |= {name: entries[name] for name in _COPIED if entries.get(name) is not None}
@@ -97,7 +98,7 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
     return {
         **verifier.entries(METHOD, config.num_drafted),
         "architectures": [CLASSES[0]],
-        LAYER: {"model_type": "qwen3", **inner},
+        LAYER_CONFIG: {"model_type": "qwen3", **inner},
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
         ENTERED: list(config.taps),

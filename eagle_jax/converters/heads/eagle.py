@@ -20,7 +20,7 @@ from eagle_jax.converters.heads import eagle_formats, window
 from eagle_jax.converters.heads.eagle_config import eagle1_config, eagle3_config
 from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
 from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D, Spelling
-from eagle_jax.converters.heads.entries import KIND, TAPS, check_method, read_entries
+from eagle_jax.converters.heads.entries import HEAD_TYPE, TAPS, check_method, read_entries
 from eagle_jax.converters.heads.kinds import Checked
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.hf.keys import log
@@ -35,7 +35,7 @@ from eagle_jax.ops.quantized import dense
 
 FORMATS = tuple(eagle_formats.FORMATS)
 TAPS_BY_DEFAULT = "2, N//2 and N - 3 of a target of N layers"
-MOST_RESIZED = 1024  # tokens by which a target's vocabulary may differ from the one that a head was made for
+MAX_RESIZED = 1024  # tokens by which a target's vocabulary may differ from the one that a head was made for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class Checkpoint:
         spelling: what its tensors are called.
         config: what they make. An EAGLE-3 head that holds an embedding has it as its own.
         vocabulary: target ids of the drafted tokens, ascending; None drafts all.
-        taps_stated: whether its config names the tapped layers, or they are the default.
+        has_taps: whether its config names the tapped layers.
     """
 
     weights: Weights
     spelling: Spelling
     config: EagleConfig | Eagle3Config
     vocabulary: np.ndarray | None
-    taps_stated: bool
+    has_taps: bool
 
     @property
     def dtype(self) -> str:
@@ -70,12 +70,12 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def format_of(entries: Mapping[str, Any]) -> str:
-    return "speculators" if KIND in entries else "safeailab or sglang"
+    return "speculators" if HEAD_TYPE in entries else "safeailab or sglang"
 
 
 def check(weights: Weights, target: LlamaConfig | None) -> Checked:
     checkpoint = read_head(weights, (0, 1, 2) if target is None else default_taps(target.num_hidden_layers), {})
-    unstated = checkpoint.spelling.eagle3 and not checkpoint.taps_stated and target is None
+    unstated = checkpoint.spelling.eagle3 and not checkpoint.has_taps and target is None
     slots = names.slots(checkpoint.spelling.rules, shapes(checkpoint.config))
     return Checked(checkpoint.config, slots, WHOLE, {"taps": TAPS_BY_DEFAULT} if unstated else {})
 
@@ -91,14 +91,14 @@ def load(
     if isinstance(config, Eagle3Config) and config.own_embedding:
         embedding = own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=embedding is not None)
-    chosen = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
-    needed = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
-    params = reading.read_params(weights, checkpoint.spelling.rules, needed, chosen, scheme=scheme)
+    float_dtype = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
+    param_shapes = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
+    params = reading.read_params(weights, checkpoint.spelling.rules, param_shapes, float_dtype, scheme=scheme)
     if embedding is not None:
-        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(chosen)}
+        params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(float_dtype)}
     ids = None if checkpoint.vocabulary is None else jnp.asarray(checkpoint.vocabulary, jnp.int32)
-    if "lm_head" in shapes(config) and "lm_head" not in needed:
-        params["lm_head"] = {"weight": dense(target.output_matrix).astype(chosen)}
+    if "lm_head" in shapes(config) and "lm_head" not in param_shapes:
+        params["lm_head"] = {"weight": dense(target.output_matrix).astype(float_dtype)}
     return HEAD_KINDS[config.kind].get("network")(params=params, config=config, vocabulary=ids)
 
 
@@ -153,13 +153,13 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         )
     try:
         numbered = spelling is eagle_formats.NUMBERED
-        stated = read_entries(quant_config.without(entries), eagle3=spelling.eagle3, numbered=numbered)
+        head_entries = read_entries(quant_config.without(entries), eagle3=spelling.eagle3, numbered=numbered)
         if spelling.eagle3:
             config: EagleConfig | Eagle3Config = eagle3_config(
-                info, stated, spelling, _taps(stated.taps or default_taps)
+                info, head_entries, spelling, _taps(head_entries.taps or default_taps)
             )
         else:
-            config = eagle1_config(info, stated, spelling)
+            config = eagle1_config(info, head_entries, spelling)
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -169,7 +169,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     drafted, vocab_size = config.draft_vocab_size, config.layers.vocab_size
     ids = None if drafted is None else read_vocabulary(weights, drafted, vocab_size)
     return Checkpoint(
-        weights=weights, spelling=spelling, config=config, vocabulary=ids, taps_stated=stated.taps is not None
+        weights=weights, spelling=spelling, config=config, vocabulary=ids, has_taps=head_entries.taps is not None
     )
 
 
@@ -180,7 +180,7 @@ def _resized(checkpoint: Checkpoint, vocab_size: int) -> Checkpoint:
     """
     config, ids = checkpoint.config, checkpoint.vocabulary
     before = config.layers.vocab_size
-    if ids is None or not 0 < abs(vocab_size - before) <= MOST_RESIZED or ids.max() >= vocab_size:
+    if ids is None or not 0 < abs(vocab_size - before) <= MAX_RESIZED or ids.max() >= vocab_size:
         return checkpoint
     log.warning(
         "the head in %s was made for %d tokens and the target has %d: it drafts none of those that differ",
@@ -234,8 +234,7 @@ def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
 
 def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
     """Returns the parameter tree, of shapes, without an output matrix if the files have none (the target's is used)."""
-    needed = shapes(config)
-    return needed if OUTPUT in weights.info else {name: value for name, value in needed.items() if name != "lm_head"}
+    return {name: value for name, value in shapes(config).items() if name != "lm_head" or OUTPUT in weights.info}
 
 
 def _taps(taps: tuple[int, ...] | None) -> tuple[int, ...]:

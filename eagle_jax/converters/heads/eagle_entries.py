@@ -7,7 +7,7 @@ from eagle_jax.configs.heads import Eagle3Config, EagleConfig
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters.families import latent_attention, lookup
 from eagle_jax.converters.heads.eagle_formats import FLAGS, check_expressible
-from eagle_jax.converters.heads.entries import KIND, LAYER, PEAGLE, TAPS
+from eagle_jax.converters.heads.entries import HEAD_TYPE, LAYER_CONFIG, PEAGLE, TAPS
 from eagle_jax.converters.hf import rope
 
 # speculators' own version that has these keys, and the drafted tokens that its configs suggest.
@@ -33,7 +33,7 @@ class Verifier:
         """Returns a speculators config's entries on itself and the target, for a method that drafts `tokens` tokens."""
         proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
         return {
-            KIND: method,
+            HEAD_TYPE: method,
             "speculators_version": SPECULATORS_VERSION,
             "speculators_config": {
                 "algorithm": method,
@@ -81,7 +81,7 @@ def _flat(config: EagleConfig | Eagle3Config, dtype: str, sglang: bool) -> dict[
 
 
 def _sglang_eagle1(config: EagleConfig) -> dict[str, Any]:
-    """SGLang takes a `bias` that is true for one on q, k and v; biases there make it a Qwen2."""
+    """Returns SGLang's keys for biases: a true `bias` means q, k and v, as in Qwen2."""
     family = ("qwen2", "Qwen2ForCausalLMEagle") if config.layers.qkv_bias else ("llama", "LlamaForCausalLMEagle")
     entries: dict[str, Any] = {"model_type": family[0], "architectures": [family[1]]}
     return entries if config.fc_bias else entries | {"bias": False}
@@ -98,7 +98,7 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
     tokens = SPECULATIVE_TOKENS if mask is None else mask.num_drafted
     entries: dict[str, Any] = {
         **verifier.entries(method, tokens),
-        LAYER: _layer(layers)
+        LAYER_CONFIG: _layer(layers)
         | {"attention_bias": layers.attention_bias or layers.qkv_bias, "mlp_bias": layers.mlp_bias},
         "torch_dtype": dtype,
     }

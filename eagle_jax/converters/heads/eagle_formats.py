@@ -1,4 +1,4 @@
-"""What draft heads call their tensors on disk: one table per spelling, read in both directions.
+"""Tensor names of EAGLE heads on disk: one table per spelling, read in both directions.
 
     EAGLE-1/2   plain      fc, layers.{i}.*             SafeAILab, SGLang, HASS
                 fused      fusion_fc, transformer.*     vLLM speculators ("eagle")

@@ -34,7 +34,7 @@ class Checked(NamedTuple):
 
 @runtime_checkable
 class HeadFiles(Protocol):
-    """What the module of a kind of head has (`HeadKind.files`).
+    """Interface of the module that reads and writes a kind of head (`HeadKind.files`).
 
     Attributes:
         FORMATS: what `save` and `convert` write.

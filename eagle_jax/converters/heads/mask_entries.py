@@ -1,7 +1,7 @@
-"""What configs say of a P-EAGLE head's mask rows: which token they read, and how many tokens a pass drafts.
+"""Parses the settings of a P-EAGLE head's mask rows: their token, and the number of tokens that a pass drafts.
 
-The token has another name in every engine; vLLM reads all of them. How many tokens are drafted is the server's choice
-there, and configs name it, if at all, as what the head was trained with.
+Every engine has another key for the token; vLLM reads all of them. vLLM's server chooses the number of drafted tokens;
+configs contain at most the number that the head was trained with.
 """
 
 import dataclasses
@@ -16,21 +16,21 @@ from eagle_jax.converters.tensor_file import TensorInfo
 PARALLEL, NESTED, DEPTHS = "parallel_drafting", "dflash_config", "num_depths"
 TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 READ = frozenset({PARALLEL, NESTED, DEPTHS, *TOKENS})
-# Settings of P-EAGLE's training, which change nothing else.
+# Settings of P-EAGLE's training.
 IGNORED = frozenset({"down_sample_ratio", "down_sample_ratio_min", "max_anchors"})
 
 NUM_DRAFTED = 8
-"""Tokens of a pass where no config says it: speculators' default of `num_depths`."""
+"""Number of tokens drafted in a pass if no config states it: speculators' default of `num_depths`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StatedMask:
-    """What a config says.
+class MaskEntries:
+    """The settings of a head's mask rows; None stands for keys that the config lacks.
 
     Attributes:
-        parallel: whether the head drafts in one pass; None says nothing.
-        token_id: token of the mask rows, or None.
-        num_drafted: tokens that a pass drafts, or None.
+        parallel: whether the head drafts in one pass.
+        token_id: token of the mask rows.
+        num_drafted: number of tokens that a pass drafts.
     """
 
     parallel: bool | None = None
@@ -38,60 +38,64 @@ class StatedMask:
     num_drafted: int | None = None
 
 
-def read(entries: Mapping[str, Any], is_peagle: bool) -> StatedMask:
-    """Reads what a config says.
+def read(entries: Mapping[str, Any], is_peagle: bool) -> MaskEntries:
+    """Parses the mask settings of a config.
 
     Args:
-        is_peagle: whether its class or its method is P-EAGLE's.
+        is_peagle: whether the config's class or method is P-EAGLE's.
 
     Raises:
-        ValueError: values that cannot be, or do not agree.
+        ValueError: invalid or contradictory values.
     """
     nested = entries.get(NESTED) or {}
     if not isinstance(nested, Mapping) or set(nested) - {"mask_token_id"}:
-        raise ValueError(f"{NESTED} is {nested!r}; expected no more in an EAGLE head than its mask_token_id")
-    stated = {name: entries[name] for name in TOKENS if entries.get(name) is not None}
+        raise ValueError(f"{NESTED} is {nested!r}; expected only mask_token_id in an EAGLE head")
+    token_ids = {name: entries[name] for name in TOKENS if entries.get(name) is not None}
     if nested.get("mask_token_id") is not None:
-        stated[f"{NESTED}.mask_token_id"] = nested["mask_token_id"]
-    ids = {name: values.integer(stated, name) for name in stated}
+        token_ids[f"{NESTED}.mask_token_id"] = nested["mask_token_id"]
+    ids = {name: values.integer(token_ids, name) for name in token_ids}
     if len(set(ids.values())) > 1:
-        raise ValueError(f"{ids} name different mask tokens; expected them to agree")
+        raise ValueError(f"{ids} name different mask tokens; expected one")
     parallel = None if entries.get(PARALLEL) is None else values.flag(entries, PARALLEL, False)
     if is_peagle and parallel is False:
-        raise ValueError(f"{PARALLEL}=False in the config of a P-EAGLE head, which drafts in no other way")
-    return StatedMask(
+        raise ValueError(
+            f"{PARALLEL}=False in the config of a P-EAGLE head; expected true, since it drafts in parallel only"
+        )
+    return MaskEntries(
         parallel=True if is_peagle else parallel,
         token_id=next(iter(ids.values()), None),
         num_drafted=_num_drafted(entries),
     )
 
 
-def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfig | None:
-    """Returns the mask rows of a head with these tensors; None if it drafts step by step.
+def mask_config(info: Mapping[str, TensorInfo], entries: MaskEntries) -> MaskConfig | None:
+    """Returns the mask rows of a head with these tensors; None if it drafts one token a pass.
 
     Raises:
-        ValueError: the tensors do not agree with what is stated, or no config names the token.
+        ValueError: tensors and config contradict each other, or the config has no token.
     """
     if MASK not in info:
-        if stated.parallel:
+        if entries.parallel:
             raise ValueError(
-                f"the config is that of a P-EAGLE head ({PARALLEL}), and there is no tensor {MASK}; expected it, since "
-                "the rows behind the text read it in place of features"
+                f"the config describes a P-EAGLE head ({PARALLEL}), but the tensor {MASK} is missing; expected "
+                "it, since the mask rows read it in place of features"
             )
         return None
-    if stated.parallel is False:
-        raise ValueError(f"{PARALLEL}=False in the config, and a tensor {MASK}; expected it in P-EAGLE heads alone")
-    if stated.token_id is None:
+    if entries.parallel is False:
         raise ValueError(
-            f"a P-EAGLE head, by its tensor {MASK}, and no mask token; expected one as {', '.join(TOKENS)} or "
-            f"{NESTED}.mask_token_id, the one that it was trained with"
+            f"{PARALLEL}=False in the config, but the weights have a tensor {MASK}, as only P-EAGLE heads do"
         )
-    num_drafted = NUM_DRAFTED if stated.num_drafted is None else stated.num_drafted
-    return MaskConfig(token_id=stated.token_id, num_drafted=num_drafted)
+    if entries.token_id is None:
+        raise ValueError(
+            f"the tensor {MASK} shows a P-EAGLE head, but the config has no mask token; add the one that it was "
+            f"trained with, as {', '.join(TOKENS)} or {NESTED}.mask_token_id"
+        )
+    num_drafted = NUM_DRAFTED if entries.num_drafted is None else entries.num_drafted
+    return MaskConfig(token_id=entries.token_id, num_drafted=num_drafted)
 
 
 def _num_drafted(entries: Mapping[str, Any]) -> int | None:
-    """Returns the number of drafted tokens as stated, else as speculators proposes it: the trained depth."""
+    """Returns the number of drafted tokens: the trained depth, else the number that speculators proposes."""
     if entries.get(DEPTHS) is not None:
         return values.integer(entries, DEPTHS)
     outer = entries.get("speculators_config") or {}

@@ -96,12 +96,12 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> M
         for k, layer in re.findall(rf"^{re.escape(prefix)}(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
     ]
     heads, layers = (1 + max(column) for column in zip(*blocks, strict=True))
-    stated = values.integer(entries, "medusa_num_layers", layers)
-    if stated != layers:
-        raise ValueError(f"medusa_num_layers={stated}, and the tensors have {layers} blocks a head; expected as many")
-    stated = values.integer(entries, "medusa_num_heads", heads)
-    if not 1 <= stated <= heads:
-        raise ValueError(f"medusa_num_heads={stated}, and the tensors make {heads} heads; expected no more than those")
+    entry = values.integer(entries, "medusa_num_layers", layers)
+    if entry != layers:
+        raise ValueError(f"medusa_num_layers={entry}, and the tensors have {layers} blocks a head; expected as many")
+    entry = values.integer(entries, "medusa_num_heads", heads)
+    if not 1 <= entry <= heads:
+        raise ValueError(f"medusa_num_heads={entry}, and the tensors make {heads} heads; expected no more than those")
     output = f"{prefix}0.{layers}.weight"
     if output not in info or len(info[output].shape) != 2:
         raise ValueError(f"the weights lack a matrix {output}; expected the output matrix of head 0 there")

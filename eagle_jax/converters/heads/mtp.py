@@ -36,7 +36,7 @@ from eagle_jax.models.quant import Scheme
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """What the tensors are called.
+    """Tensor names of a kind of MTP head.
 
     Attributes:
         fc, embedding_norm, feature_norm, norm: names as above, without `.weight`.
@@ -125,9 +125,9 @@ def check(weights: Weights, target: LlamaConfig | None) -> Checked:
     stored = llama.read_config(weights.folder) if target is None else target
     config, spelling = config_of(stored), spelling_of(stored, weights.info)
     divide(weights, stored)
-    table, needed = _rules(config, spelling), _shapes(config)
-    names.check(weights, table, needed, (spelling.others,))
-    return Checked(config, names.slots(table, needed), WHOLE, {})
+    table, param_shapes = _rules(config, spelling), _shapes(config)
+    names.check(weights, table, param_shapes, (spelling.others,))
+    return Checked(config, names.slots(table, param_shapes), WHOLE, {})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
@@ -144,10 +144,10 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     config, spelling = config_of(stored), spelling_of(stored, weights.info)
     config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
     divide(weights, stored)
-    table, needed = _rules(config, spelling), _shapes(config)
-    names.check(weights, table, needed, (spelling.others,))
-    chosen = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
-    return Head(params=reading.read_params(weights, table, needed, chosen, scheme=scheme), config=config)
+    table, param_shapes = _rules(config, spelling), _shapes(config)
+    names.check(weights, table, param_shapes, (spelling.others,))
+    float_dtype = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
+    return Head(params=reading.read_params(weights, table, param_shapes, float_dtype, scheme=scheme), config=config)
 
 
 def save(head: Head, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What Medusa's and Hydra's heads have in common on disk: no format but their authors', and a file of their own."""
+"""Shared code for Medusa and Hydra heads on disk, which exist in their authors' format only."""
 
 import functools
 import pathlib
@@ -57,10 +57,10 @@ def find(weights: Weights, changes: Mapping[str, Any], read: Callable[[dict[str,
 def load(weights: Weights, files: Found, target: LlamaConfig, dtype: Any, scheme: Scheme | None) -> AnyHead:
     """Returns the heads that were found in these files."""
     _check_fit(weights.folder, files.config, target)
-    needed = shapes(files.config)
-    first = next(key for key in names.expected(files.rules, needed))
-    chosen = names.stored_dtype(weights, first) if dtype is None else dtype
-    params = reading.read_params(weights, files.rules, needed, chosen, scheme=scheme)
+    param_shapes = shapes(files.config)
+    first = next(key for key in names.expected(files.rules, param_shapes))
+    float_dtype = names.stored_dtype(weights, first) if dtype is None else dtype
+    params = reading.read_params(weights, files.rules, param_shapes, float_dtype, scheme=scheme)
     return _network(files.config)(params=params, config=files.config)
 
 

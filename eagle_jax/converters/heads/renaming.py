@@ -77,7 +77,7 @@ def dflash_head(
     """
     config, ids = dflash.read_head(weights, changes)
     stored = dflash_edges.stored(dflash.RULES, weights.info)
-    renamed = [one for one in _renamed(stored, dflash.RULES, dflash.shapes(config)) if one.key != dflash.MASK]
+    renamed = [tensor for tensor in _renamed(stored, dflash.RULES, dflash.shapes(config)) if tensor.key != dflash.MASK]
     entries = dflash.entries_of(format, config, dtype or names.stored_dtype(weights, "fc.weight").name, verifier)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
@@ -104,13 +104,15 @@ def _quantized(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> d
     """Returns the `config.json` entries on quantized weights that stay quantized."""
     if dtype is not None:
         return {}
-    return quant_config.entry({one.new: weights.info[one.key].quant_type for one in renamed if is_matrix(one.path)})
+    return quant_config.entry(
+        {tensor.new: weights.info[tensor.key].quant_type for tensor in renamed if is_matrix(tensor.path)}
+    )
 
 
 def _tensors(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    for one in renamed:
-        for name, value in _written(weights, one.key, one.new, dtype):
-            yield name, value.reshape(one.slot.shape) if one.slot.ones else value
+    for tensor in renamed:
+        for name, value in _written(weights, tensor.key, tensor.new, dtype):
+            yield name, value.reshape(tensor.slot.shape) if tensor.slot.ones else value
 
 
 def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:

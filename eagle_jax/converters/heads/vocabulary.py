@@ -83,5 +83,5 @@ def _check_agreement(mask_ids: np.ndarray, offset_ids: np.ndarray) -> None:
     differing = np.setxor1d(mask_ids, offset_ids)
     if differing.size:
         i = differing[0]
-        one, other = (T2D, D2T) if i in mask_ids else (D2T, T2D)
-        raise ValueError(f"{one} says that token {i} is drafted and {other} that it is not; expected them to agree")
+        key, other_key = (T2D, D2T) if i in mask_ids else (D2T, T2D)
+        raise ValueError(f"{key} says that token {i} is drafted and {other_key} that it is not; expected them to agree")

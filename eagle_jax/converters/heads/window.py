@@ -34,7 +34,7 @@ def with_window(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
     return dataclasses.replace(layers, sliding_window=window, full_attention_layers=())
 
 
-def refuse(changes: Mapping[str, Any], what: str) -> None:
+def refuse(changes: Mapping[str, Any], head_type: str) -> None:
     """Refuses a window with ValueError for heads that have no attention over the text."""
     if WINDOW in changes:
-        raise ValueError(f"{WINDOW}={changes[WINDOW]!r} for {what}, which do not attend to the text; leave it out")
+        raise ValueError(f"{WINDOW}={changes[WINDOW]!r} for {head_type}, which do not attend to the text; leave it out")

@@ -168,8 +168,8 @@ def _read(
     theta = settings.get("rope_theta", entries.get("rope_theta"))
     rope: dict[str, Any] = {"theta": DEFAULT_THETA if theta is None else _number("rope_theta", theta), "kind": kind}
     rope |= _partial(settings, entries, "partial" in extras or kind == "proportional", head_dim)
-    stated = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
-    rope |= {"interleaved": True} if "interleaved" in extras or stated else {}
+    interleaved = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
+    rope |= {"interleaved": True} if "interleaved" in extras or interleaved else {}
     if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
         # A context given next to the settings wins over one given within.
         within = settings.get("original_max_position_embeddings")
@@ -209,17 +209,17 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Returns the divisors of the frequencies, and the factor of cos and sin, as stated or by the stretch."""
+    """Returns the divisors of the frequencies, and the factor of cos and sin, which defaults to `longrope_scale`."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)
         if not isinstance(values, list) or not all(is_number(value) for value in values):
             raise ValueError(f"{name}={values!r} in the rope settings; expected a list of numbers")
         divisors[name] = tuple(map(float, values))
-    stated, stretch = settings.get("attention_factor"), settings.get("factor")
+    scale, stretch = settings.get("attention_factor"), settings.get("factor")
     stretch = max_position_embeddings / original if stretch is None else _number("factor", stretch)
-    factor = longrope_scale(stretch, original) if stated is None else _number("attention_factor", stated)
-    return divisors | {"attention_factor": factor}
+    scale = longrope_scale(stretch, original) if scale is None else _number("attention_factor", scale)
+    return divisors | {"attention_factor": scale}
 
 
 def longrope_scale(stretch: float, original: int) -> float:
@@ -238,10 +238,10 @@ def _kind(settings: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> 
 
 def _dynamic_context(settings: Mapping[str, Any], max_position_embeddings: int) -> int:
     """transformers stretches beyond `max_position_embeddings` and looks at no other length."""
-    stated = settings.get("original_max_position_embeddings")
-    if stated not in (None, max_position_embeddings):
+    original_context = settings.get("original_max_position_embeddings")
+    if original_context not in (None, max_position_embeddings):
         raise ValueError(
-            f"dynamic rope scaling with original_max_position_embeddings={stated!r} beside "
+            f"dynamic rope scaling with original_max_position_embeddings={original_context!r} beside "
             f"max_position_embeddings={max_position_embeddings}; expected the two to agree"
         )
     return max_position_embeddings

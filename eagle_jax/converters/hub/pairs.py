@@ -47,9 +47,7 @@ class Pair:
 
     @property
     def memory(self) -> Mapping[str, float] | None:
-        """Bytes of the weights by the type of their matrices; the target's alone where the head's are not known, and
-        None where the target's are not.
-        """
+        """Bytes of the weights by matrix type; of the target alone if the head is unknown, None if the target is."""
         if self.target_sizes is None:
             return None
         both = self.target_sizes.count + (self.head_sizes.count if self.head_sizes else Count(0, 0))

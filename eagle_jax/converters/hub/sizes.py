@@ -1,4 +1,4 @@
-"""How many numbers a model holds, and how much memory they take, from its dimensions alone."""
+"""Computes the parameter count and the memory of a model from its dimensions."""
 
 import dataclasses
 

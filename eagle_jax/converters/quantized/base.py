@@ -1,4 +1,4 @@
-"""What the readers of quantized weights share: the tensors of a folder, and how several of them make one weight."""
+"""Shared code for readers of quantized weights, which combine several tensors to one weight."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -116,7 +116,7 @@ def expect(entries: Mapping[str, Any], title: str, allowed: Mapping[str, tuple[A
     """Raises ValueError for the first entry with a value that is not read; absent entries pass."""
     for key, values in allowed.items():
         if key in entries and entries[key] not in values:
-            shown = ", ".join(repr(value) for value in values if value is not None) or "none"
+            choices = ", ".join(repr(value) for value in values if value is not None) or "none"
             raise ValueError(
-                f"{key}={entries[key]!r} of {title} is not read; expected {shown}: look for another upload of the model"
+                f"{key}={entries[key]!r} of {title} is not read; expected {choices}: use another upload of the model"
             )

@@ -107,11 +107,11 @@ def _int8(tensors: RawTensors, name: str, block: tuple[int, int] | None, needs_z
         )
 
     def read(take: Take) -> QuantizedTensor:
-        scales = grid.spread(take(scale))
+        scales = grid.expand(take(scale))
         if not has_zeros:
             return QuantizedTensor(take(name), scales)
         codes = (take(name).astype(np.int16) + 128).astype(np.uint8)
-        return with_zeros(codes, scales, grid.spread(take(zero).astype(np.float32)) + 128)
+        return with_zeros(codes, scales, grid.expand(take(zero).astype(np.float32)) + 128)
 
     quant_type = QuantType(8, grid.group, has_minima=has_zeros)
     parts = (name, scale, *([zero] if has_zeros else []))

@@ -28,9 +28,11 @@ def nvfp4(
         octets, scale, whole: names of the codes, the scales of groups, and the scale of the tensor.
         combine: makes one scale of the two, in float32: it is rounded once.
     """
-    one = tensors.part(outer, octets, ("float32",), (0, 1))
-    if math.prod(one.shape) != 1:
-        raise ValueError(f"tensor {outer} in {one.file} has shape {list(one.shape)}; expected one scale")
+    global_scale = tensors.part(outer, octets, ("float32",), (0, 1))
+    if math.prod(global_scale.shape) != 1:
+        raise ValueError(
+            f"tensor {outer} in {global_scale.file} has shape {list(global_scale.shape)}; expected one scale"
+        )
 
     def scales(take: Take) -> np.ndarray:
         return combine(take(scale).astype(np.float32), take(outer).reshape(()))

@@ -55,7 +55,7 @@ def scaled(tensors: RawTensors, module: str, block: tuple[int, int] | None) -> S
     grid = grid_of(scale, info, tensors.part(scale, weight, dtypes, (0, 1, 2, 4)), block)
 
     def read(take: Take) -> QuantizedTensor:
-        return QuantizedTensor(take(weight), grid.spread(take(scale)))
+        return QuantizedTensor(take(weight), grid.expand(take(scale)))
 
     quant_type = QuantType(8, grid.group, E4M3)
     return StoredWeight(info=described(info, grid.shape, quant_type), parts=(weight, scale), read=read)

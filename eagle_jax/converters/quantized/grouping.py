@@ -67,11 +67,11 @@ def checked_format(statement: Statement) -> Format:
     """
     if statement.method not in FORMATS:
         bits = next((statement.entries[key] for key in ("bits", "w_bit", "nbits") if key in statement.entries), None)
-        known = dict.fromkeys(format.TITLE for format in FORMATS.values())
+        titles = dict.fromkeys(format.TITLE for format in FORMATS.values())
         raise ValueError(
             f"{statement.where}: the weights are quantized{'' if bits is None else f' in {bits} bits'} by "
             f"{statement.method}, which is not supported; use an upload in floating point, GGUF, or one of "
-            f"{', '.join(known)}"
+            f"{', '.join(titles)}"
         )
     format = FORMATS[statement.method]
     try:

@@ -29,8 +29,8 @@ class ScaleGrid:
         """
         return None if self.inputs >= self.shape[1] else math.gcd(self.inputs, self.shape[1])
 
-    def spread(self, scales: np.ndarray) -> np.ndarray:
-        """Scales `[out, groups]` of those of blocks."""
+    def expand(self, scales: np.ndarray) -> np.ndarray:
+        """Returns scales `[out, groups]` from the scales of blocks."""
         out, size = self.shape
         group = self.group or size
         blocks = floats(scales).reshape(-(-out // self.outputs), -(-size // self.inputs))

@@ -35,7 +35,7 @@ class Statement:
 
     @property
     def quantizes_activations(self) -> bool:
-        """Whether the model was made for quantized activations."""
+        """Whether the model expects quantized activations."""
         groups = self.entries.get("config_groups")
         groups = groups.values() if isinstance(groups, Mapping) else ()
         by_group = any(group.get(key) for group in groups if isinstance(group, Mapping) for key in _ACTIVATIONS)
@@ -46,7 +46,7 @@ class Statement:
 
     @property
     def quantizes_cache(self) -> bool:
-        """Whether the model was made for a quantized KV cache."""
+        """Whether the model expects a quantized KV cache."""
         return any(self.entries.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
 
     def leaves_out(self, module: str) -> str | None:

@@ -63,7 +63,7 @@ def read() -> list[Finding]:
         content = json.loads(path().read_text())
         if not isinstance(content, dict) or content.get("version") != VERSION:
             return []
-        return [one for entry in content["findings"] if (one := _finding(entry)) is not None]
+        return [finding for entry in content["findings"] if (finding := _finding(entry)) is not None]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -71,18 +71,18 @@ def read() -> list[Finding]:
 def _finding(entry: Any) -> Finding | None:
     """Parses an entry of the file; None if it is invalid."""
     try:
-        one = Finding(**{**entry, "seconds": entry["seconds"] and tuple(map(float, entry["seconds"]))})
+        finding = Finding(**{**entry, "seconds": entry["seconds"] and tuple(map(float, entry["seconds"]))})
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return one if all(isinstance(text, str) for text in (*one.key, one.reason)) else None
+    return finding if all(isinstance(text, str) for text in (*finding.key, finding.reason)) else None
 
 
 def save(findings: Iterable[Finding]) -> None:
     """Adds findings to the file atomically; a finding replaces an earlier one with the same key."""
 
     def content() -> dict[str, Any]:
-        by_key = {one.key: one for one in (*read(), *findings)}
-        return {"version": VERSION, "findings": [dataclasses.asdict(one) for one in by_key.values()]}
+        by_key = {finding.key: finding for finding in (*read(), *findings)}
+        return {"version": VERSION, "findings": [dataclasses.asdict(finding) for finding in by_key.values()]}
 
     rewrite(path(), content)
 
@@ -90,13 +90,13 @@ def save(findings: Iterable[Finding]) -> None:
 def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:
     """Returns the fastest correct candidate of each operation and shape, by the sum over numbers of rows."""
     best: dict[tuple[str, str], Finding] = {}
-    for one in findings:
-        if one.reason or one.seconds is None:
+    for finding in findings:
+        if finding.reason or finding.seconds is None:
             continue
-        key = one.operation, one.shape
-        if key not in best or sum(one.seconds) < sum(best[key].seconds or ()):
-            best[key] = one
-    return {key: one.candidate for key, one in best.items()}
+        key = finding.operation, finding.shape
+        if key not in best or sum(finding.seconds) < sum(best[key].seconds or ()):
+            best[key] = finding
+    return {key: finding.candidate for key, finding in best.items()}
 
 
 _table: dict[tuple[str, str], str] | None = None
@@ -113,5 +113,5 @@ def table() -> Mapping[tuple[str, str], str]:
 def refresh(*, anew: bool = False) -> None:
     """Reads the choices on disk. A choice that traced programs may depend on stays, unless `anew`."""
     global _table
-    fastest_on_disk = fastest(one for one in read() if one.device == device())
+    fastest_on_disk = fastest(finding for finding in read() if finding.device == device())
     _table = fastest_on_disk if anew or _table is None else fastest_on_disk | _table

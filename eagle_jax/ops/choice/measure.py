@@ -55,11 +55,11 @@ def measure(
         until, done, total = time.monotonic() + seconds, itertools.count(), sum(len(names) for _, names in left)
         results: list[Finding] = []
         for group, names in left:
-            what = f"{group[0].operation}, {group[0].shape}"
+            description = f"{group[0].operation}, {group[0].shape}"
 
-            def report(what: str = what) -> None:
+            def report(description: str = description) -> None:
                 if progress is not None:
-                    progress(next(done), total, what)
+                    progress(next(done), total, description)
 
             results += _findings(group, names, until, report)
     findings.refresh(anew=anew)

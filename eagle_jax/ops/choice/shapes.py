@@ -49,4 +49,4 @@ def _matrices(weights: Any) -> str:
     from eagle_jax.ops.packing import is_leaf  # it asks the dispatcher, which asks this module
 
     leaves = jax.tree.leaves(weights, is_leaf=is_leaf)
-    return ", ".join(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in leaves if one.ndim > 1)
+    return ", ".join(f"{'x'.join(map(str, leaf.shape))} {leaf.dtype}" for leaf in leaves if leaf.ndim > 1)

@@ -99,7 +99,7 @@ def results(calls: Sequence[tuple[Call, tuple[Any, ...]]], candidate: str) -> li
 def _measured(calls: Sequence[Any], candidate: str, expected: list[Any] | None) -> dict[str, Any]:
     """Returns the fields of the `Finding` that the trial determines."""
     outputs, error = results(calls, candidate), 0.0
-    if all(one is None for one in outputs):
+    if all(output is None for output in outputs):
         with forced(calls[0][0].operation, candidate) as refused:
             jax.eval_shape(lambda *args: _run(calls[0][0], args), *_with_packed_weights(*calls[0]))
         return {"reason": f"it does not compute this: {refused.get(candidate, '')}"}
@@ -158,14 +158,14 @@ def _seconds(call: Call, arrays: tuple[Any, ...], candidate: str) -> float:
 def _error(output: Any, reference: Any) -> float:
     """Returns the largest deviation relative to the largest number; infinite if indices differ or a number is NaN."""
     worst = 0.0
-    for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(reference), strict=True):
-        if one.shape != other.shape or one.dtype != other.dtype:
+    for value, other in zip(jax.tree.leaves(output), jax.tree.leaves(reference), strict=True):
+        if value.shape != other.shape or value.dtype != other.dtype:
             return float("inf")
-        if np.issubdtype(one.dtype, np.integer):
-            if not np.array_equal(one, other):
+        if np.issubdtype(value.dtype, np.integer):
+            if not np.array_equal(value, other):
                 return float("inf")
             continue
-        wide, right = np.asarray(one, np.float32), np.asarray(other, np.float32)
+        wide, right = np.asarray(value, np.float32), np.asarray(other, np.float32)
         off = np.max(np.abs(wide - right), initial=0.0) / max(float(np.max(np.abs(right), initial=0.0)), 1e-30)
         worst = max(worst, float(off) if np.isfinite(off) else float("inf"))
     return worst

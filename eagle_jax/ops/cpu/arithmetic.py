@@ -31,7 +31,7 @@ Factors = list[ir.Value]  # vectors, multiplied pairwise with those of the other
 
 @runtime_checkable
 class Arithmetic(Protocol):
-    """How the words of x and w are multiplied and accumulated."""
+    """The kind of multiply-accumulate for words of x and w."""
 
     @property
     def name(self) -> str:
@@ -174,8 +174,8 @@ FLOATING: dict[np.dtype, FloatArithmetic] = {
 
 
 def fma_all(builder: ir.IRBuilder, total: ir.Value, x: Factors, weight: Factors) -> ir.Value:
-    for one, other in zip(x, weight, strict=True):
-        total = fma(builder, one, other, total)
+    for a, b in zip(x, weight, strict=True):
+        total = fma(builder, a, b, total)
     return total
 
 

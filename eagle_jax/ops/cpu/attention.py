@@ -96,7 +96,7 @@ def _body(call: Call, windowed: bool) -> None:
     num_cached = prefix_keys.size(0)
     tasks = builder.mul(requests, heads)
     work = builder.mul(builder.mul(tasks, rows), builder.mul(size, builder.add(slots, fresh)))
-    data = [one.data for one in (*call.arguments, *call.results)]
+    data = [buffer.data for buffer in (*call.arguments, *call.results)]
     context_values = [*data, num_cached, heads, rows, size, fresh, slots, nodes, padded]
     head = Phase(tasks, functools.partial(_head, windowed=windowed))
     run_phases(call, [head], builder.lshr(work, i64(4)), context_values)

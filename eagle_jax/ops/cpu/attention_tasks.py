@@ -80,7 +80,7 @@ class _Data(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where the rows of one kv head of one request lie.
+    """Location of the rows of one kv head of one request.
 
     Attributes:
         request, head: numbers.

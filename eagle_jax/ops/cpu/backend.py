@@ -254,8 +254,8 @@ def _build_error(part: ProductKind | None = None) -> str | None:
         library.make(part)
     # an llvmlite that is too old lacks functions or arguments
     except (AttributeError, ImportError, NotImplementedError, OSError, RuntimeError, TypeError) as error:
-        what = "products and attention" if part is None else f"products of weights of {part.levels}"
+        operations = "products and attention" if part is None else f"products of weights of {part.levels}"
         hint = '; pip install "eagle-jax[cpu]"' if isinstance(error, ImportError) else ""
-        log.warning("%s are left to XLA, which takes longer: %s%s", what, error, hint)
+        log.warning("%s are left to XLA, which takes longer: %s%s", operations, error, hint)
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""How a CPU multiplies bytes and adds the products to sums of 32 bits: one class for each set of instructions.
+"""Byte products with 32-bit sums: one class for each CPU instruction set.
 
 A vector of weights, like one of a row, has four bytes in each of its 16 words. Bytes of a row are from -127 to 127. All
 sums are exact, so products have the same bits with any of these.
@@ -17,7 +17,7 @@ Instruction = Callable[..., ir.Value]
 
 @dataclasses.dataclass(frozen=True)
 class DotProducts:
-    """One instruction that multiplies bytes and adds four products to each sum.
+    """An instruction that multiplies bytes and adds four products to each sum.
 
     Attributes:
         needs: what the CPU has to have, by LLVM's names.

@@ -19,7 +19,7 @@ FRAME, API = OFFSETS["XLA_FFI_CallFrame"], OFFSETS["XLA_FFI_Api"]
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a handler is called with, while its code is built.
+    """The arguments of a handler, as values of the code under construction.
 
     Attributes:
         name: name of the handler.
@@ -53,7 +53,7 @@ def add_handler(module: ir.Module, name: str, signature: Signature, body: Callab
 
 
 def _answer_metadata_request(builder: ir.IRBuilder, frame: ir.Value) -> None:
-    """XLA asks when a handler is registered which version of its FFI it is made for, and refuses those it lacks."""
+    """Answers XLA's query, at registration, for the FFI version that a handler is written for."""
     extension = read(builder, at(builder, frame, FRAME["extension_start"]), POINTER)
     with builder.if_then(builder.not_(is_null(builder, extension)), likely=False):
         kind = read(builder, at(builder, extension, EXTENSION_TYPE), I32)

@@ -89,8 +89,8 @@ def alloca(builder: ir.IRBuilder, size: int) -> ir.Value:
 def splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Returns a value in every lane."""
     undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
-    one = builder.insert_element(undefined, value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(INTEGERS, [0] * LANES))
+    vector = builder.insert_element(undefined, value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(vector, undefined, ir.Constant(INTEGERS, [0] * LANES))
 
 
 def is_null(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
@@ -105,10 +105,10 @@ def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.icmp_unsigned(">", a, b), a, b)
 
 
-def clamp(builder: ir.IRBuilder, number: ir.Value, most: ir.Value) -> ir.Value:
-    """Returns an int32 clamped to `0..most`, as int64."""
+def clamp(builder: ir.IRBuilder, number: ir.Value, upper: ir.Value) -> ir.Value:
+    """Returns an int32 clamped to `0..upper`, as int64."""
     count = builder.sext(number, I64)
-    return minimum(builder, builder.select(builder.icmp_signed("<", count, i64(0)), i64(0), count), most)
+    return minimum(builder, builder.select(builder.icmp_signed("<", count, i64(0)), i64(0), count), upper)
 
 
 @contextlib.contextmanager
@@ -149,8 +149,8 @@ def for_range(
     builder.position_at_end(after)
 
 
-def for_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable[[ir.Value, int], None]) -> None:
-    """Calls `build(first, size)` for tiles of `most` out of `count`; the last two tiles have about equal sizes."""
+def for_tiles(builder: ir.IRBuilder, count: ir.Value, max_size: int, build: Callable[[ir.Value, int], None]) -> None:
+    """Calls `build(first, size)` for tiles of up to `max_size` rows; the last two have about equal sizes."""
     done = alloca(builder, 8)
     write(builder, i64(0), done)
     with forever(builder) as leave:
@@ -159,10 +159,10 @@ def for_tiles(builder: ir.IRBuilder, count: ir.Value, most: int, build: Callable
         with builder.if_then(builder.icmp_unsigned("==", left, i64(0))):
             builder.branch(leave)
         half = builder.lshr(builder.add(left, i64(1)), i64(1))
-        several = builder.select(builder.icmp_unsigned("<", left, i64(2 * most)), half, i64(most))
-        tile_size = builder.select(builder.icmp_unsigned("<=", left, i64(most)), left, several)
+        several = builder.select(builder.icmp_unsigned("<", left, i64(2 * max_size)), half, i64(max_size))
+        tile_size = builder.select(builder.icmp_unsigned("<=", left, i64(max_size)), left, several)
         write(builder, builder.add(first, tile_size), done)
-        for size in range(1, most + 1):
+        for size in range(1, max_size + 1):
             with builder.if_then(builder.icmp_unsigned("==", tile_size, i64(size))):
                 build(first, size)
 

@@ -1,4 +1,4 @@
-"""What this machine is beyond LLVM's list of instruction sets: its kind, its cache, and what Linux allows."""
+"""Detects hardware facts that LLVM does not report: the CPU's kind, its cache, and permissions of Linux."""
 
 import ctypes
 import functools
@@ -45,9 +45,7 @@ def l1_data_cache() -> int:
 
 @functools.cache
 def allows_amx() -> bool:
-    """Returns whether Linux lets this process use the registers of AMX: asks for the permission, without which their
-    first use ends the process.
-    """
+    """Requests permission for the AMX registers from Linux, without which their first use kills the process."""
     return sys.platform == "linux" and is_x86() and _arch_prctl(REQUEST_PERMISSION, TILE_DATA) == 0
 
 

@@ -36,12 +36,12 @@ class ProductKind(NamedTuple):
 
     @property
     def zero_point(self) -> int:
-        """What is subtracted from each unsigned code."""
+        """Number that is subtracted from each unsigned code."""
         return 0 if self.has_minima or self.levels == E4M3 else 128 if self.levels in TABLES else 2 ** (self.bits - 1)
 
     @property
     def factor(self) -> float:
-        """What scales are multiplied with when a weight is packed."""
+        """Factor of the scales of a packed weight."""
         return FLOAT8_FACTOR if self.levels == E4M3 else TABLES.get(self.levels, 1.0)
 
     @property

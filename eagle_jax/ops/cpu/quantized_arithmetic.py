@@ -112,7 +112,7 @@ class QuantizedArithmetic:
 
     @property
     def _bytes(self) -> ByteProducts | None:
-        """How rows of 8 bits are multiplied; None for others."""
+        """The byte product for 8-bit rows; None for other rows."""
         return byte_products(_is_small(self.kind)) if self.kind.x_bits == 8 else None
 
     @property
@@ -126,7 +126,7 @@ class QuantizedArithmetic:
 
     @property
     def _offset(self) -> int:
-        """What is subtracted from codes before they are multiplied as bytes with a sign."""
+        """Number that is subtracted from codes before they are multiplied as signed bytes."""
         return 128 if self._bytes and self._bytes.signed and not _is_small(self.kind) else 0
 
     def initial(self, builder: ir.IRBuilder, addresses: Addresses) -> ir.Value:

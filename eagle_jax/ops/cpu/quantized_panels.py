@@ -46,9 +46,7 @@ class QuantizedPanels(PackedWeight):
 
     @property
     def hidden_rows(self) -> int:
-        """Fewer with rows of 16 bits but for AMX: their arithmetic is slower, and the weights are read in half the time
-        or less.
-        """
+        """Fewer for 16-bit rows without AMX, since arithmetic is slower and the weights are at most half as large."""
         from eagle_jax.ops.cpu.backend import row_bits
         from eagle_jax.ops.cpu.code import has_amx
 
@@ -167,7 +165,7 @@ def _codes(words: UInt32[Array, "n _"], panels: QuantizedPanels) -> Num[Array, "
 
 
 def _as_bits(scales: Float[Array, "s g _"]) -> Array:
-    """float16 as integers: XLA:CPU would widen a whole table before it gathers from it."""
+    """Returns float16 as integers, since XLA:CPU would convert a whole table before it gathers from it."""
     return jax.lax.bitcast_convert_type(scales, jnp.uint16) if scales.dtype == jnp.float16 else scales
 
 

@@ -1,4 +1,4 @@
-"""What a handler requires of its buffers, and code that checks it before any buffer's memory is touched."""
+"""The requirements of a handler on its buffers, and code that checks them before any memory access."""
 
 import ast
 import dataclasses
@@ -100,18 +100,20 @@ class Checks:
         buffers_ = []
         for index, (name, type_) in enumerate(types.items()):
             tag = read(builder, at(builder, tags, index, 4), I32)
-            what = f"{kind} {name} has to be a buffer of type {type_}"
-            self._require(builder.icmp_unsigned("==", tag, _i32(ENUMS["XLA_FFI_ArgType_BUFFER"])), what)
-            buffers_.append(self._buffer(read(builder, at(builder, buffers, index, 8), POINTER), type_, what, lengths))
+            requirement = f"{kind} {name} has to be a buffer of type {type_}"
+            self._require(builder.icmp_unsigned("==", tag, _i32(ENUMS["XLA_FFI_ArgType_BUFFER"])), requirement)
+            buffers_.append(
+                self._buffer(read(builder, at(builder, buffers, index, 8), POINTER), type_, requirement, lengths)
+            )
         return buffers_
 
-    def _buffer(self, pointer: ir.Value, type_: str, what: str, lengths: dict[str, ir.Value]) -> Buffer:
+    def _buffer(self, pointer: ir.Value, type_: str, requirement: str, lengths: dict[str, ir.Value]) -> Buffer:
         builder = self.builder
         dtype, symbols = _parsed(type_)
         actual_dtype = read(builder, at(builder, pointer, BUFFER["dtype"]), I32)
         rank = read(builder, at(builder, pointer, BUFFER["rank"]), I64)
         same_dtype = builder.icmp_unsigned("==", actual_dtype, _i32(DTYPES[dtype]))
-        self._require(builder.and_(same_dtype, builder.icmp_unsigned("==", rank, i64(len(symbols)))), what)
+        self._require(builder.and_(same_dtype, builder.icmp_unsigned("==", rank, i64(len(symbols)))), requirement)
         dims = read(builder, at(builder, pointer, BUFFER["dims"]), POINTER)
         sizes = tuple(read(builder, at(builder, dims, axis, 8), I64) for axis in range(len(symbols)))
         wrong = i64(0)
@@ -119,7 +121,7 @@ class Checks:
             expected = i64(int(symbol)) if symbol.isdigit() else lengths.setdefault(symbol, size)
             wrong = builder.or_(wrong, builder.xor(size, expected))
         if sizes:
-            self._require(builder.icmp_unsigned("==", wrong, i64(0)), what)
+            self._require(builder.icmp_unsigned("==", wrong, i64(0)), requirement)
         return Buffer(read(builder, at(builder, pointer, BUFFER["data"]), POINTER), sizes)
 
     def _require(self, condition: ir.Value, message: str) -> None:

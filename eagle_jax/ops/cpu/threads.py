@@ -71,8 +71,8 @@ def run_phases(call: Call, phases: Sequence[Phase], work: ir.Value, context: Any
     context_address = alloca(builder, 8 * len(values))
     for index, value in enumerate(values):
         write(builder, value, at(builder, context_address, index, 8))
-    most_tasks = functools.reduce(functools.partial(maximum, builder), (phase.tasks for phase in phases))
-    num_waiting, num_called = _num_helpers(call, most_tasks, work)
+    max_tasks = functools.reduce(functools.partial(maximum, builder), (phase.tasks for phase in phases))
+    num_waiting, num_called = _num_helpers(call, max_tasks, work)
     helpers = maximum(builder, num_waiting, num_called)
     with builder.if_else(builder.icmp_unsigned("==", helpers, i64(0))) as (then, otherwise):
         with then:

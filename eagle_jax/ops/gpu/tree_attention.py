@@ -111,20 +111,20 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
         seen = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), MASKED_SCORE)
         return add_keys(sums, seen, block_of(fresh_v, at, fresh))
 
-    used = length[...]
+    num_committed = length[...]
     low = pl.program_id(2) * span
-    until = jnp.minimum(low + span, used)
+    until = jnp.minimum(low + span, num_committed)
     # Rows of padding attend to nothing, or they would make the others begin earlier.
-    since = None if first is None else load(first.at[node], mask=row < rows, other=used)
+    since = None if first is None else load(first.at[node], mask=row < rows, other=num_committed)
     begin = low if since is None else jnp.maximum(low, jnp.min(since))
 
     def read_prefix(index: Any, sums: SoftmaxState) -> SoftmaxState:
         slot = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
-        committed = jnp.broadcast_to((slot < used)[None], (tile, BLOCK))
+        committed = jnp.broadcast_to((slot < num_committed)[None], (tile, BLOCK))
         if since is not None:
             committed = committed & (slot[None] >= since[:, None])
-        seen = jnp.where(committed, scores(queries, block_of(k, slot, used), softcap), MASKED_SCORE)
-        return add_keys(sums, seen, block_of(v, slot, used))
+        seen = jnp.where(committed, scores(queries, block_of(k, slot, num_committed), softcap), MASKED_SCORE)
+        return add_keys(sums, seen, block_of(v, slot, num_committed))
 
     sums = empty_state(queries.shape)
     of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # `where` of literals would be 1 bit wide

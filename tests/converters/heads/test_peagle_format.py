@@ -194,7 +194,7 @@ def test_configs_that_cannot_be(tmp_path: pathlib.Path, case: str):
 def test_files_without_the_parameter_or_with_another(tmp_path: pathlib.Path, config: dict[str, Any]):
     values = peagle_values()
     hidden = values.pop("mask_hidden")
-    with refused(ValueError, "no tensor mask_hidden", "P-EAGLE"):
+    with refused(ValueError, "tensor mask_hidden is missing", "P-EAGLE"):
         load_head(write(tmp_path, values, config), TARGET)
     for shape in ((3, WIDTH), (1, 1, 1, 3 * WIDTH), (2 * WIDTH,)):
         other = np.resize(hidden, shape)
@@ -275,8 +275,8 @@ def test_deepspec_taps_that_cannot_be(tmp_path: pathlib.Path):
         with refused(ValueError, *words):
             load_head(write(tmp_path, deepspec_values(), DEEPSPEC | {"target_layer_ids": ids}), deep_target())
     stated = DEEPSPEC | {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 4]}
-    with refused(ValueError, "layers that the streams enter", "in target_layer_ids", "one less"):
+    with refused(ValueError, "layers whose inputs are tapped", "target_layer_ids lists", "one less"):
         load_head(write(tmp_path, deepspec_values(), stated), deep_target())
     nested = DEEPSPEC | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2, 3, 5]}}
-    with refused(ValueError, "[0, 1, 2, 3, 5] in eagle_config", "in target_layer_ids", "the same in both"):
+    with refused(ValueError, "eagle_config lists [0, 1, 2, 3, 5]", "target_layer_ids lists", "expected equal lists"):
         load_head(write(tmp_path, deepspec_values(), nested), deep_target())
