@@ -105,13 +105,13 @@ def test_seeds_of_actors_instead_of_rows_would_be_seen(load_once, model, monkeyp
     """The negative control of the test above."""
     items = rows(12)
     assert differ(model, answered_here(load_once, items)) == []
-    drawn = engine_rows.drawn
+    sampling_options = engine_rows.sampling_options
 
     def by_actor(row, call, defaults, tokenizer):
-        options, seeds = drawn(row, call, defaults, tokenizer)
+        options, seeds = sampling_options(row, call, defaults, tokenizer)
         return options, [os.getpid()] * len(seeds)
 
-    monkeypatch.setattr(engine_rows, "drawn", by_actor)
+    monkeypatch.setattr(engine_rows, "sampling_options", by_actor)
     sampled = [row["id"] for row in items if row["temperature"] > 0 and row["id"] not in BAD]
     assert differ(model, answered_here(load_once, items)) == sampled
 
