@@ -62,7 +62,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     problem, head_kind, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
-        by_dtype[info.stored or info.dtype] += math.prod(info.shape)
+        by_dtype[info.block_type or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
         kind=HEAD_KINDS[head_kind].title if head_kind in HEAD_KINDS else head_kind,
@@ -86,7 +86,7 @@ def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
 
 def _kind(weights: Weights) -> str:
     """Returns `target`, a row of `HEAD_KINDS` or `unknown`, by names and shapes of tensors, complete or not."""
-    if llama.is_bare(weights.info):
+    if llama.is_base_model(weights.info):
         return TARGET
     try:
         kind = kinds.kind_of(weights.info)

@@ -106,7 +106,7 @@ class Weights:
         self.info: dict[str, TensorInfo] = {}
         self._holder: dict[str, TensorFile] = {}
         for path in self.files[:1] if is_gguf(folder) else self.files:  # of a GGUF file's parts the first names all
-            file = opened(path)
+            file = open_file(path)
             for name, info in file.info.items():
                 if name in self.info:
                     raise ValueError(f"tensor {name} is in both {self.info[name].file} and {path}")
@@ -208,7 +208,7 @@ class Weights:
                 raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
 
 
-def opened(path: pathlib.Path) -> TensorFile:
+def open_file(path: pathlib.Path) -> TensorFile:
     """Opens one file of tensors, which are read as they are stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf.tensors import GgufTensors

@@ -19,7 +19,7 @@ from eagle_jax.converters.families import tensors as family_tensors
 from eagle_jax.converters.families.config import config_from_hf, config_to_hf
 from eagle_jax.converters.families.lookup import IGNORED, text_part
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
-from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters.overrides import with_changes
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.layer_inputs import LayerInputs
@@ -166,7 +166,7 @@ def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] 
             'model with quantize="none", or keep the files that it was read from'
         )
     entries = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
-    entries |= quant_config.describing(table, lm.stored_params)
+    entries |= quant_config.params_entry(table, lm.stored_params)
     tensors = family_tensors.join(lm.config, names.tensors(table, lm.stored_params))
     write_folder(pathlib.Path(folder), entries, tensors)
 
@@ -198,15 +198,15 @@ def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) 
     check_folder(folder)
     path = folder if is_gguf(folder) else folder / "config.json"
     try:
-        entries = overlaid(text_part(read_entries(folder)), changes or {})
-        return config_from_hf(quant_config.without(entries), changes or ())
+        entries = with_changes(text_part(read_entries(folder)), changes or {})
+        return config_from_hf(quant_config.without_quantization(entries), changes or ())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
 def check_target(weights: Weights, config: LlamaConfig) -> None:
     """Holds the files against the config without reading a tensor; tensors that hold several are divided."""
-    if is_bare(weights.info):
+    if is_base_model(weights.info):
         raise ValueError(
             f"{weights.folder} holds a model without its output matrix, under names without 'model.', as transformers' "
             "AutoModel saves it; save it with AutoModelForCausalLM"
@@ -217,7 +217,7 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
     names.check(weights, rules(config), shapes(config), ignored)
 
 
-def is_bare(info: Mapping[str, TensorInfo]) -> bool:
+def is_base_model(info: Mapping[str, TensorInfo]) -> bool:
     """Returns whether these are tensors of a base model (`LlamaModel`); a draft head has an `fc` besides."""
     inside = EMBEDDING.removeprefix("model."), "norm.weight"
     has_layers = any(name.startswith("layers.0.") for name in info)

@@ -36,7 +36,7 @@ class Rule:
 
     key: str
     path: str
-    ones: int = 0
+    unit_axes: int = 0
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
@@ -78,11 +78,11 @@ class Slot:
     shape: tuple[int, ...]
     stacked: bool
     leaf: Any
-    ones: int = 0
+    unit_axes: int = 0
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Returns whether a file may have a tensor in this shape."""
-        return any(shape == self.shape[left_out:] for left_out in range(self.ones + 1))
+        return any(shape == self.shape[left_out:] for left_out in range(self.unit_axes + 1))
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
@@ -96,7 +96,7 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
             raise ValueError(f"this format has no name for the parameter {path}; save the model in another one")
         rule = by_path[pattern]
         key = rule.key if number is None else rule.key.replace("{i}", number.group())
-        by_slot[path] = _slot(key, leaf, rule.ones)
+        by_slot[path] = _slot(key, leaf, rule.unit_axes)
     return by_slot
 
 
@@ -105,10 +105,10 @@ def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]
     return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
 
 
-def _slot(key: str, leaf: Any, ones: int) -> Slot:
+def _slot(key: str, leaf: Any, unit_axes: int) -> Slot:
     shape = tuple(leaf.shape)
     if "{j}" not in key:
-        return Slot((key,), (1,) * ones + shape, stacked=False, leaf=leaf, ones=ones)
+        return Slot((key,), (1,) * unit_axes + shape, stacked=False, leaf=leaf, unit_axes=unit_axes)
     return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True, leaf=leaf)
 
 

@@ -28,7 +28,7 @@ _ROTARY = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddi
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 
 
-def overlaid(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def with_changes(entries: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of a `config.json` with changes, which win over every spelling in the file.
 
     Raises:

@@ -17,7 +17,7 @@ from eagle_jax.ops.quantized import QuantArray, QuantType
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
-def without(entries: Mapping[str, Any]) -> dict[str, Any]:
+def without_quantization(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of a `config.json` without those about quantization, if they say what is read.
 
     Raises:
@@ -30,9 +30,9 @@ def without(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key not in (MLX_KEY, *KEYS)}
 
 
-def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
+def params_entry(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
     """Returns the entry of `config.json` for a model with quantized weights; none for one of floats."""
-    return entry(
+    return matrices_entry(
         {
             key: slot.leaf.quant_type if isinstance(slot.leaf, QuantArray) else None
             for path, slot in slots(rules, params).items()
@@ -42,7 +42,7 @@ def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
+def matrices_entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
     """Returns the entry for matrices by their tensors' names and types; empty if none is quantized."""
     modules: dict[QuantType | None, list[str]] = collections.defaultdict(list)
     for key, quant_type in matrices.items():

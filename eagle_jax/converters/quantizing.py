@@ -12,11 +12,11 @@ import numpy as np
 
 from eagle_jax.converters import llama, names, packed, quant_config
 from eagle_jax.converters.describe import TARGET, UNKNOWN, describe
-from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
+from eagle_jax.converters.files import Weights, is_gguf, open_file, read_json
 from eagle_jax.converters.gguf.folder import convert_gguf
 from eagle_jax.converters.heads import kinds
 from eagle_jax.converters.hub.resolving import resolve
-from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
+from eagle_jax.converters.writing import MODEL_FILE, refuse_model, write_folder
 from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
 from eagle_jax.ops import quantized
 from eagle_jax.ops.quantized import QuantType
@@ -77,7 +77,9 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
         applied.check(leaves)
         types = _types(table.slots, applied)
         matrices = {key: types.get(key) for path, slot in table.slots.items() if is_matrix(path) for key in slot.keys}
-        entries = quant_config.without(entries) | quant_config.entry(matrices | _unread_matrices(weights, table))
+        entries = quant_config.without_quantization(entries) | quant_config.matrices_entry(
+            matrices | _unread_matrices(weights, table)
+        )
         write_folder(folder, entries, _tensors(weights, types), table.file, others)
 
 
@@ -137,7 +139,7 @@ def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[st
 def _as_stored(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
     """Yields every tensor of every file, as it is."""
     for path in weights.files:
-        file = opened(path)
+        file = open_file(path)
         for name in file.info:
             yield name, file.take(name)
 
@@ -163,6 +165,6 @@ def _table(weights: Weights) -> _Table:
                 "larger model, and quantized ones are not written so; load the folder with quantize=, which rounds it "
                 "as it is read"
             )
-        return _Table(names.slots(llama.rules(config), llama.shapes(config)), WHOLE)
+        return _Table(names.slots(llama.rules(config), llama.shapes(config)), MODEL_FILE)
     checked = kinds.files_of(weights.info).check(weights, None)
     return _Table(checked.slots, checked.file, checked.side_files)

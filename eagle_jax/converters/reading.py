@@ -59,8 +59,12 @@ def read_params(
         if path in stored:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
-            wide = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
-            leaf = _read(weights, slot, wide) if place is None else place(path, _read_host(weights, slot, wide))
+            leaf_dtype = jnp.dtype("float32") if path.endswith(FLOAT32_SUFFIX) else dtype
+            leaf = (
+                _read(weights, slot, leaf_dtype)
+                if place is None
+                else place(path, _read_host(weights, slot, leaf_dtype))
+            )
         flags = _finite_flags(leaf)
         if scheme is not None:
             leaf = scheme.applied(path, leaf, dtype)
@@ -74,21 +78,21 @@ def read_params(
     return params
 
 
-KEPT_WIDE = "/correction_bias"  # float32 in any dtype: rounded to bfloat16 it would choose other experts
+FLOAT32_SUFFIX = "/correction_bias"  # float32 in any dtype: rounded to bfloat16 it would choose other experts
 
 _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
 def _finite_flags(leaf: Any) -> list[jax.Array]:
     """Returns whether a parameter's floats are finite, and the largest number that a quantized one may stand for."""
-    floats = [one for one in jax.tree.leaves(leaf) if jnp.issubdtype(one.dtype, jnp.floating)]
-    return [_is_finite(one) for one in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
+    floats = [array for array in jax.tree.leaves(leaf) if jnp.issubdtype(array.dtype, jnp.floating)]
+    return [_is_finite(array) for array in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
 
 
 def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype) -> None:
     """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
     parts = [dense(leaf)] if isinstance(leaf, QuantArray) else jax.tree.leaves(leaf)
-    floats = [np.asarray(one, np.float32) for one in parts if jnp.issubdtype(one.dtype, jnp.floating)]
+    floats = [np.asarray(array, np.float32) for array in parts if jnp.issubdtype(array.dtype, jnp.floating)]
     places = [place.tolist() for values in floats for place in np.argwhere(~np.isfinite(values))]
     too_large = f"{dtype} has no room for them: give dtype='bfloat16' or 'float32'; or " if dtype == jnp.float16 else ""
     raise ValueError(

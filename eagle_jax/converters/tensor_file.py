@@ -27,7 +27,7 @@ class TensorInfo:
     dtype: str
     file: pathlib.Path
     quant_type: QuantType | None = None
-    stored: str | None = None
+    block_type: str | None = None
 
 
 @runtime_checkable

@@ -12,11 +12,11 @@ def weight_kinds(info: Mapping[str, TensorInfo]) -> dict[str, str]:
 
     Example: `{"q_proj, k_proj": "Q4_K, kept as int4, ...", "v_proj": "Q6_K, ... (15 of 30); Q4_K, ... (15 of 30)"}`.
     """
-    if not any(one.stored or one.quant_type for one in info.values()):
+    if not any(one.block_type or one.quant_type for one in info.values()):
         return {}
     by_kind: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for name, one in info.items():
-        by_kind[_kind(name)][one.stored or str(one.quant_type or one.dtype)] += 1
+        by_kind[_kind(name)][one.block_type or str(one.quant_type or one.dtype)] += 1
     kinds: dict[str, list[str]] = collections.defaultdict(list)
     for kind, types in by_kind.items():
         kinds[_text(types)].append(kind)

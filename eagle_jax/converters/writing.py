@@ -17,14 +17,14 @@ from eagle_jax.durable import naming
 # Bytes in one file, as transformers splits them. Only one file's tensors are held in host memory at a time.
 SHARD_BYTES = 4 * 2**30
 
-WHOLE = "model.safetensors"
+MODEL_FILE = "model.safetensors"
 
 
 def write_folder(
     folder: pathlib.Path,
     config: Mapping[str, Any],
     tensors: Iterable[tuple[str, np.ndarray]],
-    file: str = WHOLE,
+    file: str = MODEL_FILE,
     extra_files: Iterable[pathlib.Path] = (),
 ) -> None:
     """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
@@ -94,7 +94,7 @@ def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray
         shard.clear()
 
     for name, value in tensors:
-        if shard and file == WHOLE and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
+        if shard and file == MODEL_FILE and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
             close()
         shard[name] = value
         total += value.nbytes

@@ -154,7 +154,7 @@ def _config_of(pair: Pair) -> LlamaConfig:
 def _may_hold_layer(folder: Path) -> bool:
     """Returns whether a target's files, if they are there, have a layer for multi-token prediction."""
     try:
-        return mtp.holds(Weights(folder).info)
+        return mtp.is_present(Weights(folder).info)
     except FileNotFoundError:
         return True
 

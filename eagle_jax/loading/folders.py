@@ -126,7 +126,7 @@ def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path
         return resolve_pair(pair)
     if means_mtp_layer(head):
         folder = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
-        mtp.refuse_without(folder)
+        mtp.check_present(folder)
         return folder, folder
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)

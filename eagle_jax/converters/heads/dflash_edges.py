@@ -1,4 +1,4 @@
-"""What DFlash 2's and DSpark's heads on disk have besides a DFlash head's parts, in tensors and in `config.json`.
+"""Tensors and config keys that DFlash 2 and DSpark heads have in addition to a DFlash head's.
 
     DFlash2DraftModel     layers.{i}.{attention,mlp}_conv.{base_kernel, kernel_projection.weight}
                           candidate_selector.{hidden_projection.weight, predecessor_codebook, successor_codebook}
@@ -6,9 +6,10 @@
     Qwen3DSparkModel      markov_head.{markov_w1, markov_w2}.weight, gate_proj or joint_proj, confidence_head.proj
     DSparkDraftModel      markov_rank, markov_head_type, enable_confidence_head, confidence_head_with_markov
 
-DeepSpec's own DSpark heads (`Qwen3DSparkModel`) bring embedding and output matrix and state everything at the top;
-SpecForge's (`DSparkDraftModel`) use the target's, and state it in `dflash_config`. Older files of SpecForge's have
-`logit_head.` before the names of the small heads. DSpark drafts from the anchor, without a key that says so.
+DeepSpec's DSpark heads (`Qwen3DSparkModel`) hold an embedding and an output matrix and state all keys at the top level;
+SpecForge's (`DSparkDraftModel`) use the target's matrices and state the keys in `dflash_config`. Older SpecForge files
+prefix the names of the Markov and confidence heads with `logit_head.`. DSpark always drafts from the anchor; no key
+states it.
 """
 
 import dataclasses
@@ -33,22 +34,22 @@ KEYS: Mapping[str, frozenset[str]] = {
     "dflash2": frozenset({*_CONVOLUTION, *_SELECTOR}),
     "dspark": frozenset({*_MARKOV, *_CONFIDENCE}),
 }
-# Settings of the training, and an attention that all heads have.
+# Settings of training, and an attention mode that is the same in all heads.
 IGNORED: Mapping[str, frozenset[str]] = {
     "dflash": frozenset(),
     "dflash2": frozenset(),
     "dspark": frozenset({"confidence_head_alpha", "attention_mode"}),
 }
-ANCHORS = 512  # what DeepSpec's reader asks for in every config; not used for drafting
+ANCHORS = 512  # DeepSpec's reader requires it in every config; not used for drafting
 
-_SMALL = (
+_DSPARK_RULES = (
     names.Rule("markov_head.markov_w1.weight", "markov_head/markov_w1/embedding"),
     names.Rule("markov_head.markov_w2.weight", "markov_head/markov_w2/weight"),
     *names.linear("markov_head.gate_proj", "markov_head/gate_proj"),
     *names.linear("markov_head.joint_proj", "markov_head/joint_proj"),
     *names.linear("confidence_head.proj", "confidence_head/proj"),
 )
-_OLDER = "logit_head."
+_OLD_PREFIX = "logit_head."
 RULES = (
     *(
         names.Rule(f"layers.{{i}}.{part}_conv.{key}", f"layers_{{i}}/{part}_conv/{path}")
@@ -56,28 +57,26 @@ RULES = (
         for key, path in (("base_kernel", "base_kernel"), ("kernel_projection.weight", "kernel_projection/weight"))
     ),
     names.Rule("candidate_selector.hidden_projection.weight", "candidate_selector/hidden_projection/weight"),
-    # bare parameters: their names end here
+    # parameters, not modules: no ".weight"
     names.Rule("candidate_selector.predecessor_codebook", "candidate_selector/predecessor_codebook"),
     names.Rule("candidate_selector.successor_codebook", "candidate_selector/successor_codebook"),
-    *_SMALL,
+    *_DSPARK_RULES,
 )
 
 
-def stored(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
-    """Returns the rules by which these files name their tensors."""
-    if not any(name.startswith(_OLDER) for name in info):
+def rules_for(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
+    """Returns the rules with the tensor names of these files, which may be SpecForge's older names."""
+    if not any(name.startswith(_OLD_PREFIX) for name in info):
         return tuple(rules)
-    return tuple(dataclasses.replace(rule, key=_OLDER + rule.key) if rule in _SMALL else rule for rule in rules)
+    return tuple(
+        dataclasses.replace(rule, key=_OLD_PREFIX + rule.key) if rule in _DSPARK_RULES else rule for rule in rules
+    )
 
 
 def method_of(classes: Any) -> str:
-    """Returns the method of the heads of a class, as `architectures` names it.
-
-    Raises:
-        ValueError: it is not known.
-    """
-    names_one = isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str)
-    if not names_one or classes[0] not in METHODS:
+    """Returns the method of the class in `architectures`. Raises ValueError if the class is unknown."""
+    is_single = isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str)
+    if not is_single or classes[0] not in METHODS:
         raise ValueError(
             f"architectures {classes!r} are not supported; expected one of {list(METHODS)!r}: heads of other methods, "
             "such as Domino, have their tensors too, and draft otherwise"
@@ -86,18 +85,18 @@ def method_of(classes: Any) -> str:
 
 
 def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parts that a config of this method describes, as fields of `DFlashConfig`.
+    """Returns the fields of `DFlashConfig` for the parts that a config of this method describes.
 
     Args:
-        stated: value of every key of `KEYS[method]`; None where there is none.
+        stated: value of every key of `KEYS[method]`; None if the config lacks the key.
 
     Raises:
-        ValueError: a key that is needed is missing, or has another type.
+        ValueError: a required key is missing or has a wrong type.
     """
     if method == "dflash":
         return {}
-    needed = KEYS[method] - {"markov_head_type", "confidence_head_with_markov"}
-    for name in sorted(needed):
+    required = KEYS[method] - {"markov_head_type", "confidence_head_with_markov"}
+    for name in sorted(required):
         if stated[name] is None:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
     if method == "dflash2":
@@ -108,7 +107,7 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"markov_head_type={kind!r}; expected one of {', '.join(MARKOV_KINDS)}")
     has_confidence, with_markov = (values.flag(stated, name, False) for name in _CONFIDENCE)
     if has_confidence and stated[_CONFIDENCE[1]] is None:
-        raise ValueError(f"the config has no {_CONFIDENCE[1]}; expected true or false beside a confidence head")
+        raise ValueError(f"the config has no {_CONFIDENCE[1]}; expected true or false with a confidence head")
     return {
         "markov": MarkovConfig(rank, kind) if rank else None,
         "confidence": ConfidenceConfig(with_markov) if has_confidence else None,
@@ -116,10 +115,10 @@ def fields(method: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entries_for(config: DFlashConfig) -> tuple[str, dict[str, Any]]:
-    """Returns the class of a head, and the keys of its parts.
+    """Returns the class of a head, and the config entries of its parts.
 
     Raises:
-        ValueError: no method has these parts together.
+        ValueError: no method has this combination of parts.
     """
     conv, selector, markov, confidence = config.convolution, config.selector, config.markov, config.confidence
     if markov is None and confidence is None:

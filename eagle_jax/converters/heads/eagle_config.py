@@ -1,7 +1,7 @@
 """The configuration of a draft head, from its tensors and its `config.json`.
 
-The tensors are the truth about every size, bias and norm; published EAGLE-1 configs are wrong about some, so there only
-what no tensor shows is taken from the config. EAGLE-3 configs have to agree with the tensors.
+Sizes, biases and norms follow from the tensors. Some published EAGLE-1 configs state them wrongly, so an EAGLE-1 config
+is read only for what tensors cannot show. An EAGLE-3 config must agree with the tensors.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from eagle_jax.converters.hf import rope as hf_rope
 from eagle_jax.converters.hf import values
 from eagle_jax.converters.tensor_file import TensorInfo
 
-# Where a head's config is silent: what the authors' code takes.
-ABSENT_EPS = 1e-6
-ABSENT_CONTEXT = 2048
+# Defaults of the authors' code for missing config entries.
+DEFAULT_EPS = 1e-6
+DEFAULT_CONTEXT = 2048
 
 Info = Mapping[str, TensorInfo]
 
 
 def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig:
-    """Returns the configuration of an EAGLE-1/2 head. Raises ValueError where tensors and config make none."""
+    """Returns the configuration of an EAGLE-1/2 head. Raises ValueError if tensors or config are not such a head's."""
     fc = f"{spelling.fc}.weight"
     hidden, columns = _matrix(info, fc)
     if columns != 2 * hidden:
@@ -36,18 +36,18 @@ def eagle1_config(info: Info, stated: Stated, spelling: Spelling) -> EagleConfig
             f"tensor {fc} has shape {[hidden, columns]}; expected {[hidden, 2 * hidden]}: an embedding and a feature "
             "in, a feature out"
         )
-    stored = info[EMBEDDING].shape if EMBEDDING in info else ()
-    vocab_size = stored[0] if stored else values.integer(stated.layer, "vocab_size")
+    table_shape = info[EMBEDDING].shape if EMBEDDING in info else ()
+    vocab_size = table_shape[0] if table_shape else values.integer(stated.layer, "vocab_size")
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
-    drafted = _matrix(info, OUTPUT)[0] if D2T in info else None
-    _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
-    return EagleConfig(layers=layers, fc_bias=f"{spelling.fc}.bias" in info, draft_vocab_size=drafted)
+    draft_vocab_size = _matrix(info, OUTPUT)[0] if D2T in info else None
+    _check_agreement(stated.draft_vocab_size, draft_vocab_size, "draft_vocab_size", OUTPUT)
+    return EagleConfig(layers=layers, fc_bias=f"{spelling.fc}.bias" in info, draft_vocab_size=draft_vocab_size)
 
 
 def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[int, ...]) -> Eagle3Config:
-    """Returns the configuration of an EAGLE-3 head that reads these layers. Raises ValueError where there is none."""
+    """Returns the config of an EAGLE-3 head with these taps. Raises ValueError if tensors and config disagree."""
     hidden, columns = _matrix(info, "fc.weight")
-    _agree(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
+    _check_agreement(stated.layer.get("hidden_size"), hidden, "hidden_size", "fc.weight")
     if stated.num_taps not in (None, len(taps)):
         raise ValueError(f"{NUM_TAPS}={stated.num_taps}, and the head reads {len(taps)} target layers, {list(taps)}")
     width = columns // len(taps)
@@ -56,37 +56,41 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
             f"fc.weight has {columns} columns for the target layers {list(taps)} that the head reads; expected "
             f"{len(taps)} times {hidden}, the width of a head without an embedding of its own"
         )
-    _agree(stated.target_hidden_size, width, "target_hidden_size", "fc.weight")
+    _check_agreement(stated.target_hidden_size, width, "target_hidden_size", "fc.weight")
 
     vocab_size = _vocab_size(info, stated.layer)
     layers = _layers(info, stated.layer, spelling, hidden, vocab_size)
-    shown_by = {"intermediate_size": "mlp.gate_proj.weight", "num_hidden_layers": "*"}
+    tensor_of = {"intermediate_size": "mlp.gate_proj.weight", "num_hidden_layers": "*"}
     if layers.latent is None:
-        shown_by |= {"num_attention_heads": "self_attn.q_proj.weight", "num_key_value_heads": "self_attn.k_proj.weight"}
-    for name, part in shown_by.items():
-        key = f"{spelling.first}.{part}"
-        _agree(stated.layer.get(name), getattr(layers, name), name, key)
+        tensor_of |= {
+            "num_attention_heads": "self_attn.q_proj.weight",
+            "num_key_value_heads": "self_attn.k_proj.weight",
+        }
+    for name, part in tensor_of.items():
+        key = f"{spelling.first_layer}.{part}"
+        _check_agreement(stated.layer.get(name), getattr(layers, name), name, key)
     if OUTPUT in info:
-        drafted, _ = _matrix(info, OUTPUT)
-        _agree(stated.draft_vocab_size, drafted, "draft_vocab_size", OUTPUT)
+        draft_vocab_size, _ = _matrix(info, OUTPUT)
+        _check_agreement(stated.draft_vocab_size, draft_vocab_size, "draft_vocab_size", OUTPUT)
     elif width == hidden and stated.draft_vocab_size in (None, vocab_size):
-        drafted = vocab_size  # the target's output matrix serves the head too
+        draft_vocab_size = vocab_size  # the head uses the target's output matrix
     else:
         raise ValueError(
             f"no {OUTPUT}; expected one, since the target's output matrix serves only heads of its width that draft "
             "its whole vocabulary"
         )
 
-    shown = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
-    for name, value in shown.items():
+    has_norm = {"norm_before_fc": "input_norm.weight" in info, "fc_norm": "fc_norm.0.weight" in info}
+    for name, value in has_norm.items():
         if stated.flags.get(name, value) != value:
-            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {_presence(value)}")
-    flags: dict[str, Any] = {name: stated.flags.get(name, shown.get(name, False)) for name in FLAGS}
+            presence = "there" if value else "not there"
+            raise ValueError(f"{name}={stated.flags[name]} in the config, and its weights are {presence}")
+    flags: dict[str, Any] = {name: stated.flags.get(name, has_norm.get(name, False)) for name in FLAGS}
     return Eagle3Config(
         layers=layers,
         taps=taps,
         target_hidden_size=width,
-        draft_vocab_size=drafted,
+        draft_vocab_size=draft_vocab_size,
         own_embedding=EMBEDDING in info,
         mask=mask_config(info, stated.mask),
         **flags,
@@ -95,45 +99,45 @@ def eagle3_config(info: Info, stated: Stated, spelling: Spelling, taps: tuple[in
 
 def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: int, vocab_size: int) -> LlamaConfig:
     def name(part: str) -> str:
-        return f"{spelling.first}.{part}"
+        return f"{spelling.first_layer}.{part}"
 
-    context = values.integer(entries, "max_position_embeddings", ABSENT_CONTEXT)
+    context = values.integer(entries, "max_position_embeddings", DEFAULT_CONTEXT)
     numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
     has_o_bias = name("self_attn.o_proj.bias") in info
     return LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=hidden,
         intermediate_size=_matrix(info, name("mlp.gate_proj.weight"))[0],
-        num_hidden_layers=1 + max(numbers, default=0) if spelling.first.endswith(".0") else 1,
+        num_hidden_layers=1 + max(numbers, default=0) if spelling.first_layer.endswith(".0") else 1,
         max_position_embeddings=context,
-        rms_norm_eps=values.number(entries, "rms_norm_eps", ABSENT_EPS),
+        rms_norm_eps=values.number(entries, "rms_norm_eps", DEFAULT_EPS),
         attention_bias=has_o_bias,
         qkv_bias=name("self_attn.q_proj.bias") in info and not has_o_bias,
         qk_norm=name("self_attn.q_norm.weight") in info,
         mlp_bias=name("mlp.gate_proj.bias") in info,
         sliding_window=_window(entries),
-        **(_latent(entries, context) if has_latent(entries) else _by_head(info, entries, spelling, context)),
+        **(_latent_fields(entries, context) if has_latent(entries) else _head_fields(info, entries, spelling, context)),
     )
 
 
-def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
-    """Reads the entries on latent attention; whether tensors have these sizes is checked with their shapes."""
+def _latent_fields(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
+    """Returns the fields of latent attention; the check of tensor shapes compares them with the tensors later."""
     facts = dict(latent_attention.read(entries))
-    latent = dataclasses.replace(facts["latent"], eps=values.number(entries, "rms_norm_eps", ABSENT_EPS))
+    latent = dataclasses.replace(facts["latent"], eps=values.number(entries, "rms_norm_eps", DEFAULT_EPS))
     rope = hf_rope.rope_from_hf(entries, context, frozenset({"rope_interleave"}))
     return {**facts, "latent": latent, "rope": rope, "num_attention_heads": facts["num_key_value_heads"]}
 
 
-def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
+def _head_fields(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
     """Returns the fields of ordinary attention: numbers and size of heads, and the rotary embedding."""
-    q, k = (_matrix(info, f"{spelling.first}.self_attn.{x}_proj.weight")[0] for x in "qk")
+    q, k = (_matrix(info, f"{spelling.first_layer}.self_attn.{x}_proj.weight")[0] for x in "qk")
     size = _head_dim(entries, q, k)
     heads = {"num_attention_heads": q // size, "num_key_value_heads": k // size, "head_dim": size}
     return {**heads, "rope": hf_rope.rope_from_hf(entries, context)}
 
 
 def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
-    """Returns the size of one head: as stated, or the rows of `q_proj` over the number of heads.
+    """Returns `head_dim`, by default the rows of `q_proj` over the number of heads.
 
     It does not follow from the hidden size: Qwen3's heads are wider.
     """
@@ -150,16 +154,16 @@ def _head_dim(entries: Mapping[str, Any], q: int, k: int) -> int:
 
 
 def _vocab_size(info: Info, entries: Mapping[str, Any]) -> int:
-    """Returns the target's vocabulary size by the mask of drafted tokens, else the embedding, else the config."""
+    """Returns the target's vocabulary size: from `t2d`, else from the embedding, else from the config."""
     for key in (T2D, EMBEDDING):
         if key in info and info[key].shape:
-            _agree(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)
+            _check_agreement(entries.get("vocab_size"), info[key].shape[0], "vocab_size", key)
             return info[key].shape[0]
     return values.integer(entries, "vocab_size")
 
 
 def _window(entries: Mapping[str, Any]) -> int | None:
-    """Qwen's configs state a window and switch it off."""
+    """Returns the sliding window, if it is used: Qwen's configs state one and switch it off."""
     kinds = hf_facts.layer_types(entries) or []
     if len(set(kinds)) > 1:
         raise ValueError(f"layer_types={kinds!r} is not supported in a head; expected all its layers to be of one kind")
@@ -177,13 +181,9 @@ def _matrix(info: Info, key: str) -> tuple[int, int]:
     return rows, columns
 
 
-def _agree(stated: Any, value: int | None, name: str, tensor: str) -> None:
+def _check_agreement(stated: Any, value: int | None, name: str, tensor: str) -> None:
     if stated is not None and stated != value:
-        shown_value = "none" if value is None else value
+        text = "none" if value is None else value
         raise ValueError(
-            f"{name}={stated!r} in the config, but by tensor {tensor} it is {shown_value}; expected them to agree"
+            f"{name}={stated!r} in the config, but by tensor {tensor} it is {text}; expected them to agree"
         )
-
-
-def _presence(value: bool) -> str:
-    return "there" if value else "not there"

@@ -1,7 +1,7 @@
-"""What configs say of a P-EAGLE head's mask rows: which token they read, and how many tokens a pass drafts.
+"""Reads the config entries on a P-EAGLE head's mask rows: the token that they read, and the number of draft tokens.
 
-The token has another name in every engine; vLLM reads all of them. How many tokens are drafted is the server's choice
-there, and configs name it, if at all, as what the head was trained with.
+Every engine has its own key for the token; vLLM reads them all. In vLLM the server chooses the number of draft tokens;
+configs state only the number of the head's training, if any.
 """
 
 import dataclasses
@@ -16,21 +16,21 @@ from eagle_jax.converters.tensor_file import TensorInfo
 PARALLEL, NESTED, DEPTHS = "parallel_drafting", "dflash_config", "num_depths"
 TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 READ = frozenset({PARALLEL, NESTED, DEPTHS, *TOKENS})
-# Settings of P-EAGLE's training, which change nothing else.
+# Settings of P-EAGLE's training, without effect on drafting.
 IGNORED = frozenset({"down_sample_ratio", "down_sample_ratio_min", "max_anchors"})
 
 NUM_DRAFTED = 8
-"""Tokens of a pass where no config says it: speculators' default of `num_depths`."""
+"""Default number of draft tokens in a forward pass: speculators' default of `num_depths`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatedMask:
-    """What a config says.
+    """The entries of a config; None for a missing one.
 
     Attributes:
-        parallel: whether the head drafts in one pass; None says nothing.
-        token_id: token of the mask rows, or None.
-        num_drafted: tokens that a pass drafts, or None.
+        parallel: whether the head drafts in one forward pass.
+        token_id: token of the mask rows.
+        num_drafted: number of draft tokens in a forward pass.
     """
 
     parallel: bool | None = None
@@ -39,13 +39,13 @@ class StatedMask:
 
 
 def read(entries: Mapping[str, Any], is_peagle: bool) -> StatedMask:
-    """Reads what a config says.
+    """Reads the entries of a config.
 
     Args:
-        is_peagle: whether its class or its method is P-EAGLE's.
+        is_peagle: whether the config's class or method is P-EAGLE's.
 
     Raises:
-        ValueError: values that cannot be, or do not agree.
+        ValueError: entries that are invalid or disagree.
     """
     nested = entries.get(NESTED) or {}
     if not isinstance(nested, Mapping) or set(nested) - {"mask_token_id"}:
@@ -67,16 +67,16 @@ def read(entries: Mapping[str, Any], is_peagle: bool) -> StatedMask:
 
 
 def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfig | None:
-    """Returns the mask rows of a head with these tensors; None if it drafts step by step.
+    """Returns the mask rows of a head with these tensors; None if the head drafts one token after another.
 
     Raises:
-        ValueError: the tensors do not agree with what is stated, or no config names the token.
+        ValueError: the tensors disagree with the config, or the config names no token.
     """
     if MASK not in info:
         if stated.parallel:
             raise ValueError(
                 f"the config is that of a P-EAGLE head ({PARALLEL}), and there is no tensor {MASK}; expected it, since "
-                "the rows behind the text read it in place of features"
+                "the rows after the text read it in place of features"
             )
         return None
     if stated.parallel is False:
@@ -91,7 +91,7 @@ def mask_config(info: Mapping[str, TensorInfo], stated: StatedMask) -> MaskConfi
 
 
 def _num_drafted(entries: Mapping[str, Any]) -> int | None:
-    """Returns the number of drafted tokens as stated, else as speculators proposes it: the trained depth."""
+    """Returns the number of draft tokens: `num_depths`, else the number in `speculators_config`."""
     if entries.get(DEPTHS) is not None:
         return values.integer(entries, DEPTHS)
     outer = entries.get("speculators_config") or {}
