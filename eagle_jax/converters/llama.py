@@ -26,7 +26,7 @@ from eagle_jax.models.layer_inputs import LayerInputs
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 from eagle_jax.ops.quantized import QuantArray, QuantType
-from eagle_jax.sharding import Sharding, placing, widened
+from eagle_jax.sharding import Sharding, placing, with_repeated_kv_heads
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
@@ -71,7 +71,7 @@ def load_target(
     chosen = _default_dtype(weights, scheme) if float_dtype is None else float_dtype
     place = None if sharding is None else placing(sharding, sharding.target, config)
     params = reading.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
-    return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
+    return LM(params=params, config=config if sharding is None else with_repeated_kv_heads(config, sharding.sizes))
 
 
 def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:

@@ -27,7 +27,18 @@ from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, sc
 from eagle_jax.ops.attention_parts import MOST as SCORES
 from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.scheduling.sizes import CHUNK, slots_for_tree
-from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
+from eagle_jax.sharding import (
+    DATA,
+    HEAD,
+    MODEL,
+    STATE,
+    TARGET,
+    bytes_per_device,
+    check,
+    model_sizes,
+    parse,
+    with_repeated_kv_heads,
+)
 from eagle_jax.sharding.rules import map_paths
 
 Stored = tuple[tuple[str, QuantType], ...]
@@ -177,12 +188,12 @@ def of_configs(
         stored: types of the target's parameters that its files hold quantized, by path.
     """
     check(config, sizes)
-    config, rows = widened(config, sizes), requests * sizes[DATA]
+    config, rows = with_repeated_kv_heads(config, sizes), requests * sizes[DATA]
     weights = bytes_per_device(target_shapes(config, dtype, scheme, stored).params, TARGET, sizes)
     cache = bytes_per_device(_cache(config, rows, slots, dtype), STATE, sizes)
     drafting = 0
     if head is not None:
-        head = dataclasses.replace(head, layers=widened(head.layers, sizes))
+        head = dataclasses.replace(head, layers=with_repeated_kv_heads(head.layers, sizes))
         drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
     step = _step(config, sizes, requests * nodes, slots, dtype)

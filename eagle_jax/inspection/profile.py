@@ -87,7 +87,9 @@ def profile(
     start = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))
     again = Start(endless, chosen, greedy_requests(endless, [prompt], max_new_tokens))  # the first one compiled
     timed = [(start.run(Plain(), STEPS), start.run(chosen, STEPS)) for _ in range(5)]  # in turn; the best counts
-    plain, drafting = (min(runs, key=lambda ran: ran.seconds / ran.steps) for runs in zip(*timed, strict=True))
+    plain, drafting = (
+        min(runs, key=lambda timed_run: timed_run.seconds / timed_run.steps) for runs in zip(*timed, strict=True)
+    )
     scopes = scopes_of(start.program(chosen))
     with _folder(folder) as into:
         earlier = traces_in(into)

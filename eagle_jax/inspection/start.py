@@ -28,7 +28,7 @@ STEPS = 16  # of one timing by `seconds_per_step`
 
 
 @dataclasses.dataclass(frozen=True)
-class Ran:
+class TimedRun:
     """Some steps of a batch: how many, the seconds that they took, and the tokens of all rows together."""
 
     steps: int
@@ -49,7 +49,7 @@ class Start:
         drafter = DraftOnly(drafter)
         self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
-    def run(self, drafter: Drafter, steps: int | None = None) -> Ran:
+    def run(self, drafter: Drafter, steps: int | None = None) -> TimedRun:
         """Runs `steps` steps with a drafter, or all until the first answer is complete; compiling is not timed."""
         arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
@@ -59,7 +59,7 @@ class Start:
         jax.block_until_ready(after.length)
         seconds = time.perf_counter() - start - compiling
         steps, length, before = to_host((after.steps, after.length, self.batch.state.length))
-        return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
+        return TimedRun(max(int(steps), 1), seconds, int((length - before).sum()))
 
     def program(self, drafter: Drafter) -> str:
         """Returns the program that `run` compiles, as text."""
@@ -89,17 +89,19 @@ class Start:
         return begun if self.model.sharding is None else self.model.sharding.put(begun, self.model.sharding.state)
 
 
-def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
+def time_answers(
+    start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None
+) -> dict[T, TimedRun]:
     """Times drafters until the first row has its answer; the fastest of alternating runs."""
-    seen: dict[T, list[Ran]] = {key: [] for key in drafters}
+    seen: dict[T, list[TimedRun]] = {key: [] for key in drafters}
     for repeat in range(5):
         for key, drafter in drafters.items():
-            ran = start.run(drafter)
+            timed_run = start.run(drafter)
             if repeat:
-                seen[key].append(ran)
+                seen[key].append(timed_run)
             else:
                 advance()
-    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in seen.items()}
+    return {key: min(runs, key=lambda timed_run: timed_run.seconds) for key, runs in seen.items()}
 
 
 def seconds_per_step(
@@ -117,8 +119,8 @@ def seconds_per_step(
         if repeat >= 3 and time.perf_counter() - begun > len(drafters):
             break
         for key, drafter in drafters.items():
-            ran = start.run(drafter, STEPS)
-            timed[key].append(ran.seconds / ran.steps)
+            timed_run = start.run(drafter, STEPS)
+            timed[key].append(timed_run.seconds / timed_run.steps)
     return {key: min(values) for key, values in timed.items()}
 
 

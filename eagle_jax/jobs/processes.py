@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from eagle_jax.sharding import any_says, from_first
+from eagle_jax.sharding import any_process, from_first_process
 
 
 class NullJournal:
@@ -43,12 +43,14 @@ def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
             complete = begin()
         except (ValueError, OSError) as refused:
             error = refused
-    begun, done, *first = from_first(np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)).tolist()
+    begun, done, *first = from_first_process(
+        np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)
+    ).tolist()
     if error is not None:
         raise error
     if not begun:
         raise ValueError("process 0 refused the job; look at what it says")
-    if any_says(bytes(first).hex() != digest):
+    if any_process(bytes(first).hex() != digest):
         raise ValueError("the processes have different inputs; give each of them the same files, in the same order")
     return bool(done)
 
@@ -57,4 +59,4 @@ def agree_on(done: set[int], rows: int) -> set[int]:
     """Returns the finished rows that process 0 knows of."""
     mask = np.zeros(rows, np.uint8)
     mask[sorted(done)] = 1
-    return set(np.flatnonzero(from_first(mask)).tolist())
+    return set(np.flatnonzero(from_first_process(mask)).tolist())

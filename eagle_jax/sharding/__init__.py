@@ -14,8 +14,17 @@ A target with fewer key/value heads than `model` has devices keeps each of them 
 the queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 
-from eagle_jax.sharding.hosts import any_says, from_first, join, wait_for_others
-from eagle_jax.sharding.mesh import LOCAL, Sharding, check, model_sizes, parse, repeats, sharding_of, widened
+from eagle_jax.sharding.hosts import any_process, from_first_process, join, wait_for_others
+from eagle_jax.sharding.mesh import (
+    LOCAL,
+    Sharding,
+    check,
+    model_sizes,
+    parse,
+    repeats,
+    sharding_of,
+    with_repeated_kv_heads,
+)
 from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
 from eagle_jax.sharding.rules import (
     AXES,
@@ -30,7 +39,7 @@ from eagle_jax.sharding.rules import (
     per_device,
     spec_of,
 )
-from eagle_jax.sharding.tracing import added_up, argmax, by_head, by_row, constrain, sharded, top_k, traced_over
+from eagle_jax.sharding.tracing import argmax, by_head, by_row, constrain, sharded, sum_over_model, top_k, traced_over
 
 __all__ = [
     "AXES",
@@ -43,8 +52,8 @@ __all__ = [
     "STATE",
     "Sharding",
     "TARGET",
-    "added_up",
-    "any_says",
+    "sum_over_model",
+    "any_process",
     "argmax",
     "by_head",
     "by_row",
@@ -52,7 +61,7 @@ __all__ = [
     "check",
     "constrain",
     "fitting",
-    "from_first",
+    "from_first_process",
     "join",
     "model_sizes",
     "parse",
@@ -68,5 +77,5 @@ __all__ = [
     "top_k",
     "traced_over",
     "wait_for_others",
-    "widened",
+    "with_repeated_kv_heads",
 ]

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-NEXT_TRY = 0.2  # seconds between two attempts to reach process 0
-LONGER = 2.0  # seconds that one who came stays beyond its time: process 0 gives up first, and counts it as there
-LONGEST = 16  # bytes that a process needs to say its number
+RETRY_SECONDS = 0.2  # seconds between two attempts to reach process 0
+GRACE_SECONDS = 2.0  # seconds that one who came stays beyond its time: process 0 gives up first, and counts it as there
+MAX_MESSAGE_BYTES = 16  # bytes that a process needs to say its number
 AUTO = "auto"
 MONTH = 30 * 24 * 3600.0  # seconds
 
@@ -61,12 +61,12 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
         raise ValueError(f"{counts} devices; expected as many on each host")
 
 
-def from_first(values: np.ndarray) -> np.ndarray:
+def from_first_process(values: np.ndarray) -> np.ndarray:
     """Process 0's values, in every process; all have to call it, with arrays of one shape."""
     return np.asarray(multihost_utils.broadcast_one_to_all(values))
 
 
-def any_says(so: bool) -> bool:
+def any_process(so: bool) -> bool:
     """Returns whether any process says so; all have to ask."""
     return so if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(so)).any())
 
@@ -150,7 +150,7 @@ def _visits(
             connection = key.data
             more = _received(connection)
             received[connection] += more
-            full = len(received[connection]) >= LONGEST
+            full = len(received[connection]) >= MAX_MESSAGE_BYTES
             if not more or full:
                 watched.unregister(connection)
             if not more or full or b"\n" in received[connection]:
@@ -161,7 +161,7 @@ def _visits(
 def _received(connection: socket.socket) -> bytes:
     """Returns the bytes received; empty when the other side has left."""
     try:
-        return connection.recv(LONGEST)
+        return connection.recv(MAX_MESSAGE_BYTES)
     except OSError:
         return b""
 
@@ -169,14 +169,14 @@ def _received(connection: socket.socket) -> bytes:
 def _report(host: str, port: int, process: int, deadline: float, timeout: float) -> None:
     message = ""
     while time.monotonic() < deadline and not message:
-        with contextlib.suppress(OSError), socket.create_connection((host, port), NEXT_TRY) as connection:
-            connection.settimeout(max(deadline - time.monotonic(), 0) + LONGER)
+        with contextlib.suppress(OSError), socket.create_connection((host, port), RETRY_SECONDS) as connection:
+            connection.settimeout(max(deadline - time.monotonic(), 0) + GRACE_SECONDS)
             connection.sendall(f"{process}\n".encode())
             message = connection.makefile().readline()
             if not message:
                 break
         if not message:
-            time.sleep(NEXT_TRY)
+            time.sleep(RETRY_SECONDS)
     if message != "go\n":
         raise TimeoutError(
             f"process {process} reached no process 0 at {host}:{port}, or not all others did, within {timeout:g} s; "

@@ -154,7 +154,7 @@ def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
     return _times(config.num_attention_heads, config.num_key_value_heads, sizes)
 
 
-def widened(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
+def with_repeated_kv_heads(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
     """Returns the config of the same model with repeated key/value heads."""
     part = config.by_layer
     if part is not None:

@@ -23,7 +23,7 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
     """Puts a weight that was just read into its shards: each device gets its part, and no other device is passed.
 
     Args:
-        config: of the layers that are read; `widened` is the config of what is placed.
+        config: of the layers that are read; `with_repeated_kv_heads` is the config of what is placed.
     """
 
     def place(path: str, value: np.ndarray) -> jax.Array:

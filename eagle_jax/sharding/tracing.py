@@ -127,7 +127,7 @@ def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
     return jax.shard_map(function, mesh=current.mesh, in_specs=(parts,), out_specs=out, check_vma=False)(tree)
 
 
-def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
+def sum_over_model(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
     """Calls `function(rows, weights)`, which is a sum over what `specs` spread along `model`, where rows do not meet.
 
     Each device works on its own rows with its own part of the weights, and what they make is added up once.

@@ -22,7 +22,7 @@ class Start(NamedTuple):
     Attributes:
         config: the settings.
         target: the model it will draft for.
-        sizes: the target's as stored, where it keeps key/value heads several times (`sharding.widened`).
+        sizes: the target's as stored, where it keeps key/value heads several times (`sharding.with_repeated_kv_heads`).
         ids: the tokens that it drafts, ascending; None drafts all.
         key: of the random numbers it begins with.
         steps: draft steps that are trained: heads of Medusa and Hydra.

@@ -12,7 +12,7 @@ from eagle_jax.decoding.policy import DynamicTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Guessed:
+class DraftedTree:
     """The tree of one place of a text, best node first; the root, node 0, is the text's token there."""
 
     tokens: Sequence[int]
@@ -60,7 +60,7 @@ class Text:
     """
 
     tokens: Sequence[int]
-    drafted: Sequence[Guessed]
+    drafted: Sequence[DraftedTree]
 
 
 def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[DynamicTree, float]:

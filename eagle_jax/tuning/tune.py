@@ -17,7 +17,7 @@ from eagle_jax.checks import whole_number
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
-from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_answers
+from eagle_jax.inspection.start import Start, TimedRun, greedy_requests, shortened, time_answers
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, place
 from eagle_jax.methods.choice import default_tree, drafter_for
@@ -28,7 +28,7 @@ from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.sizes import rows_for
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.costs import Grid, drafter_with, grid_for, measure
-from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
+from eagle_jax.tuning.replay import DraftedTree, Text, by_rank, lengths
 from eagle_jax.tuning.tree_costs import Costs, Estimate, candidates, ranked
 
 QUESTIONS = (
@@ -172,14 +172,14 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
     """Decodes the requests plainly, and returns the answers with what was drafted at every token."""
     drafter = DraftOnly(drafter)
     batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
-    drafted: list[list[Guessed]] = [[] for _ in requests]
+    drafted: list[list[DraftedTree]] = [[] for _ in requests]
     while not all(row.done for row in batch.rows):
         batch.decode(1)
         tree = batch.state.draft.tree
         tokens, parents, valid = to_host((tree.tokens, tree.parent, tree.valid))
         for at, trees in enumerate(drafted):
             guesses = int(valid[at].sum())  # best first: what is no guess comes last
-            trees.append(Guessed(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
+            trees.append(DraftedTree(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
     texts = []
     for row, trees in zip(batch.rows, drafted, strict=True):
         tokens = list(row.output.token_ids)
@@ -187,9 +187,9 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
     return texts
 
 
-def _together(runs: Iterable[Ran]) -> float:
+def _together(runs: Iterable[TimedRun]) -> float:
     """Returns the tokens per second of several runs."""
-    tokens, seconds = zip(*((ran.tokens, ran.seconds) for ran in runs), strict=True)
+    tokens, seconds = zip(*((timed_run.tokens, timed_run.seconds) for timed_run in runs), strict=True)
     return sum(tokens) / sum(seconds)
 
 

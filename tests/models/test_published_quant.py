@@ -108,8 +108,8 @@ def test_a_target_over_a_mesh(kind, mesh):
     stored = quantized_target(kind)
     sharding = sharding_of(mesh, CONFIG)
     params = place_all(stored.params, placing(sharding, TARGET, CONFIG))
-    widened = dataclasses.replace(CONFIG, num_key_value_heads=max(2, parse(mesh)["model"]))
-    laid = LM(params=layout.for_decoding(params, CONFIG.head_dim, spread=True), config=widened)
+    with_repeated_kv_heads = dataclasses.replace(CONFIG, num_key_value_heads=max(2, parse(mesh)["model"]))
+    laid = LM(params=layout.for_decoding(params, CONFIG.head_dim, spread=True), config=with_repeated_kv_heads)
     tokens = jnp.arange(16).reshape(2, 8)
     with traced_over(sharding):
         found = jax.jit(LM.__call__)(laid, tokens)[1]
