@@ -1,17 +1,16 @@
-"""One program over many devices: a mesh, tables of how arrays lie on it, and weights that go straight to their places.
+"""One program over many devices: a mesh, rules that shard arrays over it, and weights that go straight to its devices.
 
-A mesh has two axes. Requests are spread over `data`; attention heads, the MLP's width and the vocabulary over `model`:
+A mesh has two axes. Requests are sharded over `data`; attention heads, the MLP's width and the vocabulary over `model`:
 
     data:2,model:2          model 0                     model 1
         data 0      heads 0, 1 of rows 0, 1     heads 2, 3 of rows 0, 1
         data 1      heads 0, 1 of rows 2, 3     heads 2, 3 of rows 2, 3
 
-Nothing but arrays is spread: the program is the one that runs on a single device, and XLA puts the communication in
-between (Auto axes). Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches
-never travel.
+Only arrays are sharded: the program is the same as on a single device, and XLA inserts the communication (Auto axes).
+Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches are never moved.
 
-A target with fewer key/value heads than `model` has devices keeps each of them several times, with its own share of
-the queries: a whole cache on every device would cost more memory than the mesh saves.
+A target with fewer key/value heads than `model` has devices holds copies of each head, every copy with some of the
+queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 
 from eagle_jax.sharding.hosts import any_process, from_first_process, join, wait_for_others
