@@ -105,7 +105,7 @@ def test_auto_where_nobody_tells_of_others(monkeypatch):
         join("auto")
     with pytest.raises(ValueError, match="processes=2, process=None at 'here:1'; expected both numbers"):
         join("here:1", 2)
-    with pytest.raises(ValueError, match='processes=2, process=None beside "auto", which finds them out'):
+    with pytest.raises(ValueError, match='processes=2, process=None with "auto", which finds them out'):
         join("auto", 2)
 
 

@@ -31,7 +31,7 @@ from eagle_jax.loop.decode import advance
 from eagle_jax.loop.prefill import prefill
 from eagle_jax.loop.state import BatchParams
 from eagle_jax.models.quant import schemes_of
-from eagle_jax.sharding import AXES, DATA, Sharding, widened
+from eagle_jax.sharding import AXES, DATA, Sharding, with_repeated_kv_heads
 
 # libtpu asks the machine for these otherwise, when it is loaded.
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
@@ -139,12 +139,12 @@ def arguments(
     Args:
         mode, logprobs: of the prefill that the state comes from; `logprobs` is what the state has room for.
     """
-    config = widened(config, sharding.sizes)
+    config = with_repeated_kv_heads(config, sharding.sizes)
     scheme, head_scheme = schemes_of(quantize)
     target = placed(plan.target_shapes(config, dtype, scheme), sharding, sharding.target)
     drafter: Any = Plain()
     if head is not None and policy is not None:
-        head = dataclasses.replace(head, layers=widened(head.layers, sharding.sizes))
+        head = dataclasses.replace(head, layers=with_repeated_kv_heads(head.layers, sharding.sizes))
         drafter = placed(drafting(plan.head_shapes(head, dtype, head_scheme), policy), sharding, sharding.head)
     rows = requests * sharding.sizes[DATA]
     floats, whole = jnp.zeros(rows, jnp.float32), jnp.ones(rows, jnp.int32)

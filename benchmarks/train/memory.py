@@ -22,7 +22,7 @@ from benchmarks.compile_only.shapes import gigabytes, placed
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import PAIRS
 from eagle_jax.models.lm import LM
-from eagle_jax.sharding import AXES, DATA, HEAD, TARGET, Sharding, bytes_per_device, parse, widened
+from eagle_jax.sharding import AXES, DATA, HEAD, TARGET, Sharding, bytes_per_device, parse, with_repeated_kv_heads
 from eagle_jax.training import eagle_heads, optimizer
 from eagle_jax.training.config import read_config
 from eagle_jax.training.update import begin, compiled_update, without_params
@@ -74,7 +74,7 @@ def arguments(
 
 def _target(config: LlamaConfig, sizes: Any) -> LM:
     """The frozen target in bfloat16, laid out as in files."""
-    return jax.eval_shape(lambda: LM.init(widened(config, sizes), jax.random.key(0), jnp.bfloat16))
+    return jax.eval_shape(lambda: LM.init(with_repeated_kv_heads(config, sizes), jax.random.key(0), jnp.bfloat16))
 
 
 if __name__ == "__main__":

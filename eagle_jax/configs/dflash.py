@@ -1,4 +1,4 @@
-"""Sizes of what DSpark (arXiv:2607.05147) and DFlash 2 (z-lab/dflash) add to a DFlash head."""
+"""Configurations of the parts that DSpark (arXiv:2607.05147) and DFlash 2 (z-lab/dflash) add to a DFlash head."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ MARKOV_KINDS = ("vanilla", "gated", "rnn")
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionConfig:
-    """Short causal convolutions in front of attention and MLP and after them (DFlash 2), within the block.
+    """Short causal convolutions within the block, before and after attention and MLP (DFlash 2).
 
     Args:
-        kernel_size: how many slots a slot reads: itself and those before it.
-        group_size: neighbouring channels that share the part of the kernel that depends on the input.
+        kernel_size: number of block positions that a position reads, itself included.
+        group_size: number of adjacent channels that share the input-dependent part of the kernel.
     """
 
     kernel_size: int
@@ -23,11 +23,11 @@ class ConvolutionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MarkovConfig:
-    """A Markov head: a term of a slot's logits that depends on the previous token (DSpark).
+    """DSpark's Markov head, which adds logits that depend on the preceding token.
 
     Args:
         rank: width between its two matrices.
-        kind: `vanilla` reads the token before alone, `gated` the slot's output too, `rnn` the whole path to it.
+        kind: `vanilla` reads the preceding token, `gated` also the position's output, `rnn` all preceding tokens.
     """
 
     rank: int
@@ -41,11 +41,11 @@ class MarkovConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SelectorConfig:
-    """A candidate selector: a term of the logits of a slot's best tokens that depends on the previous token (DFlash 2).
+    """DFlash 2's candidate selector, which rescores the best tokens of a position given the preceding token.
 
     Args:
         rank: width of the tokens' codes.
-        top_k: candidates of a slot; no other token is drafted there.
+        top_k: number of candidates at a position; no other token is drafted there.
     """
 
     rank: int
@@ -57,10 +57,10 @@ class SelectorConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ConfidenceConfig:
-    """A confidence head: the probability that the token of a slot is accepted (DSpark).
+    """DSpark's confidence head, which predicts the probability that a position's token is accepted.
 
     Args:
-        with_markov: it reads the Markov head's embedding of the token before, with the slot's output.
+        with_markov: it reads the Markov head's embedding of the preceding token as well as the position's output.
     """
 
     with_markov: bool

@@ -1,4 +1,4 @@
-"""The parts of a target's configuration: rotary embedding, experts, and what families do otherwise than Llama."""
+"""Parts of a target's configuration: rotary embedding, experts, and the families' differences from Llama."""
 
 import dataclasses
 from typing import Any
@@ -9,20 +9,21 @@ from eagle_jax.configs.mixers import DeltaNet, Latent
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rope:
-    """Rotary position embedding: base angle and how it is stretched beyond the training length.
+    """Rotary position embedding: base angle and scaling beyond the training length.
 
     Args:
         theta: base of the angles (`rope_theta`).
-        kind: `default`, `linear`, `dynamic` (NTK by length), `ntk` (by a constant: Hunyuan), `llama3`, `yarn`,
+        kind: `default`, `linear`, `dynamic` (NTK by length), `ntk` (NTK by a constant: Hunyuan), `llama3`, `yarn`,
             `longrope` or `proportional` (Gemma 4), as in transformers' `rope_scaling`.
         factor: stretch of the context (every kind but `default` and `longrope`).
         original_max_position_embeddings: context before stretching (`dynamic`, `llama3`, `yarn`, `longrope`).
         low_freq_factor, high_freq_factor: band limits of `llama3`.
         beta_fast, beta_slow, truncate: band limits of `yarn`, and whether they are rounded to whole dimensions.
         attention_factor: scale of cos and sin (`yarn`, `longrope`; 1 otherwise).
-        short_factor, long_factor: divisors of each pair's frequency up to that context and beyond it (`longrope`).
-        partial_rotary_factor: the part of each head that is rotated, its first dimensions; with `proportional` the
-            first of each half, by the angles of a whole head.
+        short_factor, long_factor: divisors of each pair's frequency up to the original context and beyond it
+            (`longrope`).
+        partial_rotary_factor: fraction of each head that is rotated, its first dimensions; with `proportional` the
+            first dimensions of each half, by the angles of a whole head.
         interleaved: pairs are neighbours (x_2i, x_2i+1), not halves (Ernie 4.5, Llama 4, DeepSeek).
         query_beta: queries at position p are multiplied by `1 + query_beta * log(1 + p // original)` (Ministral 3).
     """
@@ -60,16 +61,18 @@ class Rope:
             raise ValueError(f"partial_rotary_factor={self.partial_rotary_factor}; expected more than 0, at most 1")
 
     def rotated(self, head_dim: int) -> int:
-        """Returns how many dimensions of a head are rotated, if only by nothing."""
+        """Returns the number of rotated dimensions of a head; the angle of some may be 0 (`proportional`)."""
         return head_dim if self.kind == "proportional" else int(head_dim * self.partial_rotary_factor)
 
     def for_heads(self) -> "Rope":
-        """Returns the rotary embedding of draft heads: this one if Llama has it, else one with the same base."""
-        is_llamas = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
-        return self if is_llamas and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
+        """Returns the rotary embedding of draft heads: this one if Llama supports it, else one with the same base."""
+        is_like_llama = self.partial_rotary_factor == 1 and not self.interleaved and not self.query_beta
+        return (
+            self if is_like_llama and self.kind not in ("ntk", "longrope", "proportional") else Rope(theta=self.theta)
+        )
 
     def check(self, head_dim: int) -> None:
-        """Refuses with ValueError a rotation that heads of this size cannot have."""
+        """Raises ValueError if heads of this size cannot be rotated so."""
         size = self.rotated(head_dim)
         if size % 2 or not size:
             raise ValueError(f"{size} of the {head_dim} dimensions of a head are rotated; expected pairs")
@@ -84,25 +87,25 @@ class Experts:
     """Sparse experts in place of the MLP: a router sends each token through a few of them.
 
     Args:
-        num_experts, num_experts_per_tok: how many there are, and through how many each token goes.
+        num_experts, num_experts_per_tok: number of experts, in all and for each token.
         moe_intermediate_size: width of one expert.
-        norm_topk_prob: scale the probabilities of a token's experts to sum to 1.
+        norm_topk_prob: a token's expert weights are scaled to sum to 1.
         mlp_only_layers: layers that keep the dense MLP, in ascending order.
-        scores: `softmax` over all experts, or `sigmoid` of each.
-        correction_bias: the router has a bias that counts in the choice and not in the shares (`sigmoid`).
-        num_groups, topk_groups: experts come in groups, of which a token's best may be chosen from, by the sum of
-            each group's two best scores.
-        routed_scaling_factor: the shares are multiplied by it.
-        shared_intermediate_size: width of the expert that every token goes through besides; 0 is none.
-        scales_input: a token's share of an expert multiplies what goes in, not what comes out (Llama 4).
-        shared_gate: what that expert gives is multiplied by the sigmoid of a logit of each token (Qwen3-Next).
+        scores: `softmax` over all experts, or `sigmoid` of each logit.
+        correction_bias: the router has a bias for choosing experts that does not enter their weights (`sigmoid`).
+        num_groups, topk_groups: number of expert groups, and how many of them a token may use: the groups whose two
+            best scores have the largest sums.
+        routed_scaling_factor: factor of the expert weights.
+        shared_intermediate_size: width of an expert that every token uses; 0 for none.
+        scales_input: an expert's weight multiplies its input, not its output (Llama 4).
+        shared_gate: the shared expert's output is multiplied by the sigmoid of a logit per token (Qwen3-Next).
         router_bias, bias: biases of the router and of the experts' projections (gpt-oss).
         parallel_mlp: an MLP reads the residual stream in parallel with the experts. Each has its own norms, and the
-            router one without a scale (Gemma 4).
-        router_scale: what the router reads is multiplied by a number for each dimension.
-        expert_scale: a token's share of an expert is multiplied by a number of the expert.
-        swiglu_limit, swiglu_alpha: gates are cut at the limit and ups at both signs of it, and the activation is
-            `gate * sigmoid(alpha * gate) * (up + 1)` (gpt-oss); None is `silu(gate) * up`.
+            router a norm without a scale (Gemma 4).
+        router_scale: the router's input is multiplied by a vector.
+        expert_scale: an expert's weight is multiplied by a scalar parameter of the expert.
+        swiglu_limit, swiglu_alpha: `gate` is clamped from above and `up` to [-limit, limit], and the activation is
+            `gate * sigmoid(alpha * gate) * (up + 1)` (gpt-oss); a limit of None is `silu(gate) * up`.
     """
 
     num_experts: int
@@ -149,35 +152,35 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FamilyFacts:
-    """Differences of a family of models from Llama; the defaults are Llama's, and those of most draft heads.
+    """Differences of families from Llama; the defaults are Llama's, and most draft heads'.
 
     Args:
-        norms: where attention and MLP have theirs: `before` each, `around` it (Gemma), or `behind` it (OLMo 2).
+        norms: places of the norms: `before` attention and MLP, `around` them (Gemma), or `behind`, after them (OLMo 2).
         norm_plus_one: norms multiply by `1 + scale` (Gemma).
-        activation: of the MLP's gate: `silu`, or `gelu_tanh` (Gemma).
-        embedding_multiplier: embeddings are multiplied by it; Gemma's is rounded to the dtype of the weights.
-        residual_multiplier: what attention and MLP add to the residual stream is multiplied by it (Granite).
-        attention_multiplier: attention scores are multiplied by it; None is `head_dim ** -0.5`.
-        logits_scaling: logits are divided by it (Granite).
-        attn_logit_softcapping, final_logit_softcapping: scores and logits become `cap * tanh(x / cap)`; None leaves
-            them (Gemma 2).
-        qk_norm_over: with `qk_norm`, what the norms of queries and keys go over: each `head` before it is rotated,
-            each `rotated_head` (Hunyuan), or the whole `projection` (OLMo 2); `rotated_head_unscaled` has no
-            scale, and is in layers that rotate only (Llama 4).
+        activation: activation of the MLP's gate: `silu`, or `gelu_tanh` (Gemma).
+        embedding_multiplier: factor of the embeddings; Gemma's is rounded to the dtype of the weights.
+        residual_multiplier: factor of the outputs of attention and MLP (Granite).
+        attention_multiplier: factor of the attention scores; None is `head_dim ** -0.5`.
+        logits_scaling: divisor of the logits (Granite).
+        attn_logit_softcapping, final_logit_softcapping: scores and logits become `cap * tanh(x / cap)`; None for no cap
+            (Gemma 2).
+        qk_norm_over: with `qk_norm`, the scope of each norm: a `head` before rotation, a `rotated_head` (Hunyuan), or
+            the whole `projection` (OLMo 2); `rotated_head_unscaled` has no scale, and only in layers with rotation
+            (Llama 4).
         v_norm: each value head has a norm without a scale (Gemma 4).
-        gated: what each head attends to is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the
-            head's queries (Qwen3-Next).
-        delta_net: Gated DeltaNet in some layers; None has attention in all.
-        latent: attention has keys and values of a latent vector (DeepSeek-V3), and `head_dim` is what of a head is
-            rotated; None has them by head.
-        sinks: each query head has a logit of its own in the softmax, and no value for it (gpt-oss).
-        local_rope: rotary embedding of the layers with a window; None is that of the others.
-        no_rope_layers: layers that rotate nothing, in ascending order (SmolLM3).
-        no_rope_query_beta, no_rope_query_step: in those, queries at position p are multiplied by
+        gated: each head's output is multiplied by the sigmoid of a gate, whose logits `q_proj` gives after the head's
+            queries (Qwen3-Next).
+        delta_net: Gated DeltaNet in some layers; None for attention in all.
+        latent: latent attention (DeepSeek-V3), where `head_dim` is the rotated part of a head; None for ordinary
+            attention.
+        sinks: each query head has an extra logit in the softmax, without a value (gpt-oss).
+        local_rope: rotary embedding of layers with a window; None for the same as in the others.
+        no_rope_layers: layers without rotation, in ascending order (SmolLM3).
+        no_rope_query_beta, no_rope_query_step: in layers without rotation, queries at position p are multiplied by
             `1 + beta * log(1 + (p + 1) // step)` (Llama 4).
-        chunked: the window is a chunk: a token sees what is in its own one of so many positions (Llama 4).
-        by_layer: what differs between layers (Gemma 4); None has them alike.
-        layout: how files name and join the tensors: Llama's way, or that of a row of `converters.families.tensors`.
+        chunked: `sliding_window` is the length of chunks instead: a token sees its own chunk (Llama 4).
+        by_layer: differences between layers (Gemma 4); None if layers are alike.
+        layout: names and joined tensors in files: `llama`, or another key of `converters.families.tensors.TENSORS`.
     """
 
     norms: str = "before"
@@ -218,7 +221,7 @@ class FamilyFacts:
     )
 
     def check_facts(self) -> None:
-        """Raises ValueError for a value that no family has."""
+        """Raises ValueError for an unsupported value."""
         for name, choices in self.CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}; expected one of {', '.join(choices)}")
@@ -229,23 +232,23 @@ class FamilyFacts:
 
     @property
     def unlike_llama(self) -> dict[str, Any]:
-        """The facts that are not Llama's."""
+        """The fields with other values than Llama's."""
         facts = self.of_llama().items()
         return {name: value for name, default in facts if (value := getattr(self, name)) != default}
 
     @staticmethod
     def of_llama() -> dict[str, Any]:
-        """Returns the defaults, which are Llama's facts."""
+        """Returns the defaults, which are Llama's values."""
         return {fact.name: fact.default for fact in dataclasses.fields(FamilyFacts)}
 
     @property
     def scales_edges(self) -> bool:
-        """Whether embeddings or logits are scaled or capped; draft heads that use the tables do neither."""
+        """Whether embeddings or logits are scaled or capped, which heads that share the tables cannot do."""
         scaled = self.embedding_multiplier != 1 or self.logits_scaling != 1
         return scaled or self.final_logit_softcapping is not None
 
 
 def check_layers(name: str, layers: tuple[int, ...], count: int) -> None:
-    """Refuses layers that are not there, or not in ascending order."""
+    """Raises ValueError for layer numbers that are out of range or not ascending."""
     if any(not 0 <= layer < count for layer in layers) or list(layers) != sorted(set(layers)):
         raise ValueError(f"{name}={layers}; expected ascending layer numbers from 0 to {count - 1}")

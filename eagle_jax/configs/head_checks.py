@@ -1,4 +1,4 @@
-"""Checks that draft heads' configs have in common; each raises ValueError."""
+"""Checks shared by the configurations of draft heads; each raises ValueError."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from eagle_jax.configs.target import LlamaConfig
 
 
 def check_taps(taps: tuple[int, ...], target_hidden_size: int) -> None:
-    """Refuses a head that reads no layer of its target, or a layer that cannot exist."""
+    """Refuses taps that are empty or negative, and an empty residual stream."""
     if not taps or any(tap < 0 for tap in taps):
         raise ValueError(f"taps={taps}; expected at least one target layer, counted from 0")
     if target_hidden_size < 1:
@@ -20,7 +20,7 @@ def check_mask_token(id_: int, vocab_size: int) -> None:
 
 
 def check_width(width: int, target_width: int, what: str, instead: str) -> None:
-    """Refuses a head that cannot use what it shares with its target."""
+    """Refuses a head whose width differs from the width of a matrix that it shares with its target."""
     if width != target_width:
         raise ValueError(
             f"a head of width {width} cannot read the {what} of a target of width {target_width}; it needs {instead}"
@@ -37,7 +37,7 @@ def check_sizes(config: object) -> None:
 def check_draft(
     layers: LlamaConfig, size: int, *, one_window: bool = True, like_llama: bool = True, latent: bool = False
 ) -> None:
-    """Refuses a draft vocabulary that is empty or larger than the target's, and layers that no head has."""
+    """Refuses a draft vocabulary that is empty or larger than the target's, and unsupported layers."""
     if not 1 <= size <= layers.vocab_size:
         raise ValueError(
             f"draft_vocab_size={size}; expected 1 to {layers.vocab_size}, the target's vocab_size: a head drafts some "
@@ -52,7 +52,7 @@ def check_draft(
 
 
 def _check_like_llama(layers: LlamaConfig, latent: bool) -> None:
-    """Refuses layers that no head has; with `latent` they may have latent attention, and what comes with it."""
+    """Refuses layers unlike Llama's; `latent` allows latent attention, with its scale and interleaved rotation."""
     if layers.experts is not None:
         raise ValueError("the layers of a draft head have experts; expected dense ones, whatever the target's are")
     unlike, rope = layers.unlike_llama, layers.rope

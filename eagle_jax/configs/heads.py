@@ -1,4 +1,4 @@
-"""Sizes of draft heads."""
+"""Configurations of draft heads."""
 
 import dataclasses
 
@@ -15,11 +15,11 @@ class EagleConfig:
         layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head).
             `vocab_size`, `hidden_size` are the target's.
         fc_bias: whether `fc` has a bias (config key `bias`; the tensors decide).
-        draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
-            target's.
+        draft_vocab_size: size of the draft vocabulary, for a head with its own output matrix; None if the head drafts
+            every token with the target's.
         normed: a layer for multi-token prediction, trained with its target (MTP; DeepSeek-V3, section 2.2):
             embedding and feature are normed before `fc`, the first layer has its input norm, and the next step reads
-            the normed output. `layers` has what the target's layers have.
+            the normed output. `layers` may have any feature of the target's layers.
     """
 
     layers: LlamaConfig
@@ -33,18 +33,18 @@ class EagleConfig:
 
     @property
     def kind(self) -> str:
-        """Its row of `HEAD_KINDS`; every config has one."""
+        """Key of `HEAD_KINDS`; every config of a head has one."""
         return "mtp" if self.normed else "eagle1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskConfig:
-    """The mask rows of a P-EAGLE head (arXiv:2602.01469): they stand after the text, for tokens that are not known.
+    """The mask rows of a P-EAGLE head (arXiv:2602.01469), which follow the text in place of unknown tokens.
 
     Args:
-        token_id: token (of the target's vocabulary) whose embedding they read.
-        num_drafted: tokens that one pass drafts, as it was trained: the last row of the text drafts the first, and each
-            mask row one more.
+        token_id: token of the target's vocabulary whose embedding the mask rows read.
+        num_drafted: number of draft tokens in a forward pass, as in training: the last row of the text drafts the
+            first, and each mask row one more.
     """
 
     token_id: int
@@ -60,15 +60,15 @@ class Eagle3Config:
         layers: the decoder layers, described as a Llama (`num_hidden_layers` is 1 in every published head), or with
             latent attention. `vocab_size` is the target's, everything else the draft's own.
         taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
-            them (low, mid, high); the number of target layers means what leaves the last, before the final norm.
+            them (low, mid, high); the number of target layers means the last layer's output, before the final norm.
         target_hidden_size: width of the target's residual stream.
-        draft_vocab_size: tokens that the head drafts.
-        norm_before_residual: the first layer adds to the normed feature instead of the feature as it is.
+        draft_vocab_size: size of the draft vocabulary.
+        norm_before_residual: the first layer adds its output to the normed feature instead of the feature.
         norm_before_fc: one RMSNorm over the concatenated taps before `fc`.
         fc_norm: an RMSNorm over each tap before `fc`.
         norm_output: the next draft step reads the output after the final norm instead of before it (EAGLE-3.1).
         own_embedding: an embedding table of its own instead of the target's.
-        mask: what makes it a P-EAGLE head, which drafts all tokens in one pass; None drafts one after the other.
+        mask: mask rows of a P-EAGLE head, which drafts all tokens in one forward pass; None for EAGLE-3.
     """
 
     layers: LlamaConfig
@@ -101,7 +101,7 @@ class Eagle3Config:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MedusaConfig:
-    """Medusa heads: each reads the target's final hidden state, through blocks, and has an output matrix of its own.
+    """Medusa heads: each maps the target's final hidden state through residual blocks and its own output matrix.
 
     Args:
         hidden_size, vocab_size: the target's.
@@ -122,7 +122,7 @@ class MedusaConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HydraConfig:
-    """Hydra heads: as Medusa's, but head k also reads the embeddings of the k + 1 tokens before the one it drafts.
+    """Hydra heads: as Medusa's, but head k also reads the embeddings of the k + 1 tokens before its draft token.
 
     Args:
         hidden_size, vocab_size: the target's.
@@ -154,8 +154,8 @@ class HydraConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DFlashConfig:
-    """A DFlash draft head (arXiv:2602.06036): the target's residual streams are keys and values of decoder layers whose
-    queries are a block: the last token, the root, and mask tokens after it.
+    """A DFlash draft head (arXiv:2602.06036). Its decoder layers attend from a block, the last token (the root) and
+    mask tokens, to the target's residual streams.
 
     With a Markov and a confidence head it is DSpark (arXiv:2607.05147), with convolutions and a selector DFlash 2.
 
@@ -165,23 +165,23 @@ class DFlashConfig:
         taps: target layers whose entering residual stream is read, counted from 0, in the order in which `fc` reads
             them.
         target_hidden_size: width of the target's residual stream.
-        block_size: slots of a block as it was trained, the root's included.
-        mask_token_id: token (of the target's vocabulary) at every slot after the root.
-        causal_layers: layers in which a slot sees the slots up to itself, in ascending order; in the others it sees the
+        block_size: number of block positions in training, including the root's.
+        mask_token_id: token of the target's vocabulary at every position after the root.
+        causal_layers: layers in which a block position sees no later one, in ascending order; in the others it sees the
             whole block.
-        sample_from_anchor: slot k guesses the token k + 1 places after the root, not the one k places after it; then
-            a block drafts `block_size` tokens, not one less.
-        num_target_layers: layers of the target that it was made for; None if that is not known.
-        draft_vocab_size: tokens that the head drafts, with an output matrix of its own; None drafts all, with the
-            target's.
+        sample_from_anchor: position k predicts the token k + 1 after the root instead of the token k after it; then a
+            block drafts `block_size` tokens, not one less.
+        num_target_layers: number of layers of the head's target, if known.
+        draft_vocab_size: size of the draft vocabulary, for a head with its own output matrix; None if the head drafts
+            every token with the target's.
         own_embedding: an embedding table of its own instead of the target's.
-        own_mask_embedding: a vector of its own at the mask tokens' slots, instead of that token's embedding.
+        own_mask_embedding: a vector of its own instead of the mask token's embedding.
         input_embedding_scale: factor of the block's embeddings.
         output_multiplier: factor of the logits.
-        final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after that factor; None leaves them.
-        convolution: short convolutions in the layers; None is none.
-        markov, selector: how a slot's logits depend on the token before; at most one of them, None is not at all.
-        confidence: a confidence head; None is none.
+        final_logit_softcapping: logits become `cap * tanh(logits / cap)`, after the factor; None for no cap.
+        convolution: short convolutions in the layers, if any.
+        markov, selector: dependence of the logits on the preceding token; at most one of the two.
+        confidence: a confidence head, if any.
     """
 
     layers: LlamaConfig
@@ -236,12 +236,12 @@ class DFlashConfig:
 
     @property
     def num_drafted(self) -> int:
-        """Tokens that one block drafts."""
+        """Number of draft tokens of a block."""
         return self.block_size if self.sample_from_anchor else self.block_size - 1
 
 
 def _check_edges(c: DFlashConfig) -> None:
-    """Refuses parts of DSpark's and DFlash 2's heads that cannot be, or not together."""
+    """Raises ValueError for invalid parts of DSpark and DFlash 2 heads, or an invalid combination."""
     if c.markov is not None and c.selector is not None:
         raise ValueError("markov and selector are both set; expected at most one: each tells what follows a token")
     drafted = c.layers.vocab_size if c.draft_vocab_size is None else c.draft_vocab_size
@@ -256,5 +256,5 @@ def _check_edges(c: DFlashConfig) -> None:
 
 
 def dflash_taps(layers: int) -> tuple[int, ...]:
-    """Returns the taps of published DFlash heads for so many layers: five, evenly from 2 to the last but two."""
+    """Returns the taps of published DFlash heads for a target of `layers` layers: five, from 2 to `layers - 2`."""
     return tuple(2 + round(i * (layers - 4) / 4) for i in range(5))

@@ -8,11 +8,11 @@ class DeltaNet:
     """Gated DeltaNet instead of attention (Qwen3-Next, Qwen3.5).
 
     Args:
-        layers: the layers that have it, in ascending order; the others have attention.
+        layers: layers with Gated DeltaNet, in ascending order; the others have attention.
         num_key_heads, key_head_dim: heads of queries and keys, and their size.
         num_value_heads, value_head_dim: heads of values, a multiple of the key heads, and their size.
-        conv_kernel: tokens that the convolution reads, itself included.
-        fused: queries, keys, values and gate come of one matrix, by key head, and so do rate and decay (Qwen3-Next).
+        conv_kernel: number of tokens that the convolution reads, the current one included.
+        fused: one matrix gives queries, keys, values and gate, by key head, and another rate and decay (Qwen3-Next).
     """
 
     layers: tuple[int, ...]
@@ -39,17 +39,17 @@ class DeltaNet:
 
     @property
     def keys(self) -> int:
-        """Numbers in all keys of a token."""
+        """Size of all keys of a token."""
         return self.num_key_heads * self.key_head_dim
 
     @property
     def values(self) -> int:
-        """Numbers in all values of a token."""
+        """Size of all values of a token."""
         return self.num_value_heads * self.value_head_dim
 
     @property
     def channels(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
+        """Number of channels of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
 
@@ -57,12 +57,12 @@ class DeltaNet:
 class Latent:
     """Multi-head latent attention (MLA; DeepSeek-V2, section 2.1).
 
-    Keys and values of all heads are linear maps of one latent vector for each token, and a part of each key, which is
-    rotated, is the same in all heads. The cache holds the latent vector and that part.
+    Keys and values of all heads are linear maps of one latent vector per token. The rotated part of the keys is shared
+    by all heads. The cache holds the latent vector and the rotated part.
 
     Args:
-        rank: numbers in a latent vector (`kv_lora_rank`).
-        query_rank: numbers in the latent vector of queries (`q_lora_rank`); None has queries of the input.
+        rank: size of the latent vector (`kv_lora_rank`).
+        query_rank: size of the queries' latent vector (`q_lora_rank`); None projects queries from the input.
         plain_dim: dimensions of a query head that are not rotated (`qk_nope_head_dim`).
         value_dim: size of a value head (`v_head_dim`).
         eps: epsilon of the norms of latent vectors; in DeepSeek's code it is always 1e-6.

@@ -11,23 +11,23 @@ __all__ = ["ByLayer", "DeltaNet", "Experts", "Latent", "LlamaConfig", "Rope"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LlamaConfig(FamilyFacts):
-    """A decoder of the Llama family; what varies within the family is a flag here, not another module.
+    """Configuration of a decoder of the Llama family: differences between its members are flags, not modules.
 
-    `FamilyFacts` has the rarer ones.
+    `FamilyFacts` has the less common flags.
 
     Args:
         vocab_size, hidden_size, intermediate_size, num_hidden_layers: sizes.
         num_attention_heads, num_key_value_heads, head_dim: query heads, key/value heads (GQA), size of one head.
-        max_position_embeddings: longest sequence the model is meant for, in tokens.
+        max_position_embeddings: longest sequence that the model was trained for, in tokens.
         rms_norm_eps: epsilon of every RMSNorm.
         rope: rotary embedding.
         attention_bias: biases on q, k, v and o projections (Llama's `attention_bias`).
-        qkv_bias: biases on q, k and v only (Qwen2, and the EAGLE heads trained for it).
+        qkv_bias: biases on q, k and v only (Qwen2 and EAGLE heads for it).
         qk_norm: an RMSNorm over each query and each key head, before it is rotated (Qwen3), or as `qk_norm_over` says.
         mlp_bias: biases on the MLP's projections.
         tie_word_embeddings: the output matrix is the embedding matrix.
         sliding_window: a token sees at most this many positions, itself included; None sees all.
-        full_attention_layers: layers whose tokens see all positions although there is a window, in ascending order.
+        full_attention_layers: layers without the window, in ascending order.
         experts: sparse experts in place of the MLP (Mixtral, Qwen3-MoE); None is a dense model.
     """
 
@@ -70,7 +70,7 @@ class LlamaConfig(FamilyFacts):
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window={self.sliding_window}; expected at least 1, or none to see everything")
         head_configs = (self,) if self.by_layer is None else (self, self.by_layer)
-        for heads in (one.num_key_value_heads for one in head_configs):
+        for heads in (part.num_key_value_heads for part in head_configs):
             if self.num_attention_heads % heads:
                 raise ValueError(
                     f"num_attention_heads={self.num_attention_heads} is not a multiple of num_key_value_heads={heads}"
@@ -78,7 +78,7 @@ class LlamaConfig(FamilyFacts):
         if self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary embedding turns pairs")
         for rope in (self.rope, self.local_rope):
-            for head_dim in (one.head_dim for one in head_configs):
+            for head_dim in (part.head_dim for part in head_configs):
                 if rope is not None:
                     rope.check(head_dim)
         self.check_facts()
@@ -96,11 +96,11 @@ class LlamaConfig(FamilyFacts):
                 raise ValueError("mlp_bias=True in a model of experts; expected false: experts have no biases")
 
     def window(self, layer: int) -> int | None:
-        """Returns how many positions a token of this layer sees, itself included; None sees all."""
+        """Returns the number of positions that a token sees in this layer, itself included; None for all."""
         return None if layer in self.full_attention_layers else self.sliding_window
 
     def rope_of(self, layer: int) -> Rope | None:
-        """Returns the rotary embedding of this layer; None rotates nothing."""
+        """Returns the rotary embedding of this layer; None if it has none."""
         if not self.rotates(layer):
             return None
         return self.rope if self.local_rope is None or self.window(layer) is None else self.local_rope
@@ -115,7 +115,7 @@ class LlamaConfig(FamilyFacts):
         return self.head_dim**-0.5 if self.attention_multiplier is None else self.attention_multiplier
 
     def is_recurrent(self, layer: int) -> bool:
-        """Returns whether this layer has a state that does not grow with the text, and no attention."""
+        """Returns whether this layer has a state of constant size instead of attention."""
         return self.delta_net is not None and layer in self.delta_net.layers
 
     def is_sparse(self, layer: int) -> bool:
@@ -123,7 +123,7 @@ class LlamaConfig(FamilyFacts):
         return self.experts is not None and layer not in self.experts.mlp_only_layers
 
     def layer(self, layer: int) -> "LlamaConfig":
-        """Returns the config as one layer has it: with its own heads, and its own width of the MLP."""
+        """Returns the config with the heads and the MLP width of one layer."""
         part = self.by_layer
         if part is None:
             return self
@@ -133,7 +133,7 @@ class LlamaConfig(FamilyFacts):
         return dataclasses.replace(self, intermediate_size=width, head_dim=size, num_key_value_heads=heads)
 
     def kv_layer(self, layer: int) -> int:
-        """Returns the layer whose keys and values this one attends to: itself, mostly."""
+        """Returns the layer whose keys and values this layer attends to, usually itself."""
         first = self.num_hidden_layers - (0 if self.by_layer is None else self.by_layer.num_kv_shared_layers)
         if layer < first:
             return layer
@@ -141,7 +141,7 @@ class LlamaConfig(FamilyFacts):
         return max(same_kind)
 
     def kv_of(self, layer: int) -> str:
-        """Returns which projections the layer has: `both`, `keys` (its values are made of the keys), or `none`."""
+        """Returns which of the key and value projections the layer has: `both`, `keys` (values equal keys), `none`."""
         if self.kv_layer(layer) != layer:
             return "none"
         are_values = self.by_layer is not None and self.by_layer.keys_as_values and self.window(layer) is None
@@ -149,17 +149,17 @@ class LlamaConfig(FamilyFacts):
 
     @property
     def layer_input_size(self) -> int:
-        """Size of the embeddings that each layer has of its own; 0 is none."""
+        """Size of the per-layer token embeddings; 0 for none."""
         return 0 if self.by_layer is None else self.by_layer.input_size
 
     @property
     def scales_layers(self) -> bool:
-        """Whether each layer's output is multiplied by a learned number."""
+        """Whether each layer's output is multiplied by a scalar parameter."""
         return self.by_layer is not None and self.by_layer.scaled
 
     @property
     def head_dims(self) -> int | tuple[int, ...]:
-        """Size of one head: of all layers, or of each."""
+        """Size of one head: an int for all layers, or a tuple by layer."""
         if self.by_layer is None:
             return self.head_dim
         return tuple(self.layer(i).head_dim for i in range(self.num_hidden_layers))

@@ -1,4 +1,4 @@
-"""A head's folder to another format: tensors are renamed, and their bytes stay unless floats are asked for."""
+"""Converts a head's folder to another format: tensors are renamed; their bytes stay unless a dtype is requested."""
 
 import pathlib
 from collections.abc import Mapping
@@ -30,19 +30,17 @@ def convert(
 
     Args:
         source: folder or hub name of a head, in any of the formats, or the name of a published pair, for its head.
-        folder: where to write it; made if it is not there.
+        folder: folder to write to; created if needed.
         format: `safeailab`, `sglang` or `speculators` for an EAGLE head, `dflash` or `speculators` for a DFlash head.
         target: folder or hub name of the target, or the name of a published pair; only `config.json` is read.
-            `speculators` needs it, to name it; so does an EAGLE-3 head whose config names no tapped layers, for their
-            default.
-        changes: entries that take the place of those in the source's `config.json`.
-        dtype: dtype of all its floats; quantized weights become floats too, for readers that do not know their
-            format. None: everything is written as it is stored.
+            Required for `speculators`, which names it, and for an EAGLE-3 head whose config names no tapped layers.
+        changes: entries that replace those in the source's `config.json`.
+        dtype: dtype of all floats; quantized weights become floats too, for readers that do not support their format.
+            None copies every tensor as it is stored.
 
     Raises:
-        FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.
-        ValueError: no head, one that is not understood, one that the format's readers would misread, or no target
-            where one is needed.
+        FileNotFoundError, FileExistsError: the source is missing, or the folder holds a model already.
+        ValueError: no head, an unsupported one, one that the format cannot express, or a required target is missing.
     """
     folder = pathlib.Path(folder)
     if format not in FORMATS:
@@ -66,14 +64,14 @@ def convert(
 
 
 def _check_places(source: pathlib.Path, folder: pathlib.Path, target: str | pathlib.Path | None) -> None:
-    """Refuses before anything is read or fetched what would overwrite a model, or take the head for its target."""
+    """Raises an error if `folder` holds a model or the target is the head, before anything is read or downloaded."""
     if target is not None and pathlib.Path(target).resolve() == source.resolve():
         raise ValueError(f"{target} is the head itself, and was given as its target; give the target's folder")
     refuse_model(folder)
 
 
 def _read_target(target: str | pathlib.Path | None) -> tuple[str | None, dict[str, Any]]:
-    """Returns the target's folder or hub name, also for a published pair's name, and its config with valid sizes."""
+    """Returns the target's folder or hub name and its config; `target` may also be a published pair's name."""
     if target is None:
         return None, {}
     pair = known_pair(target)

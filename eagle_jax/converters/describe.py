@@ -1,4 +1,4 @@
-"""The description of a folder's contents, made without reading a weight."""
+"""Describes the contents of a model folder without reading its weights."""
 
 import collections
 import dataclasses
@@ -27,13 +27,13 @@ class Description:
             `Medusa heads`, `Hydra heads` or `unknown`.
         format: `safeailab or sglang`, `speculators`, `dflash`, `medusa` or `hydra` for a head; a target's `model_type`,
             if stated.
-        problem: why it would not load, in one sentence; None if it would.
-        parameters: numbers in all tensors together.
+        problem: why the folder would not load, in one sentence; None if it would.
+        parameters: number of parameters.
         tensors: number of tensors.
-        dtypes: numbers by dtype; for a GGUF file's blocks by their type and the type they are converted to.
-        kinds: how each kind of tensor of quantized weights is stored, and what is kept of it.
+        dtypes: number of parameters by dtype; for a GGUF file by block type and the type it is converted to.
+        kinds: for quantized files, how each kind of tensor is stored and loaded.
         files: bytes by weight file.
-        config: the settings in use, or the plain `config.json` of what does not load.
+        config: the settings in use, or the entries of `config.json` if the folder would not load.
     """
 
     folder: str
@@ -52,7 +52,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     """Describes the contents of a folder or GGUF file, and whether it would load.
 
     Raises:
-        FileNotFoundError, ValueError: no folder, no config, or weight files that are missing or damaged.
+        FileNotFoundError, ValueError: folder, config or weight files are missing or damaged.
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
     folder = pathlib.Path(folder)
@@ -62,7 +62,7 @@ def describe(folder: str | pathlib.Path) -> Description:
     problem, head_kind, config = _check(kind, weights, entries)
     by_dtype: collections.Counter[str] = collections.Counter()
     for info in weights.info.values():
-        by_dtype[info.stored or info.dtype] += math.prod(info.shape)
+        by_dtype[info.block_type or info.dtype] += math.prod(info.shape)
     return Description(
         folder=str(folder),
         kind=HEAD_KINDS[head_kind].title if head_kind in HEAD_KINDS else head_kind,
@@ -85,8 +85,8 @@ def _format(kind: str, entries: Mapping[str, Any]) -> str | None:
 
 
 def _kind(weights: Weights) -> str:
-    """Returns `target`, a row of `HEAD_KINDS` or `unknown`, by names and shapes of tensors, complete or not."""
-    if llama.is_bare(weights.info):
+    """Returns `target`, a key of `HEAD_KINDS` or `unknown`, by names and shapes of the tensors, even if some lack."""
+    if llama.is_base_model(weights.info):
         return TARGET
     try:
         kind = kinds.kind_of(weights.info)
@@ -98,7 +98,7 @@ def _kind(weights: Weights) -> str:
 
 
 def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str | None, str, dict[str, Any]]:
-    """Returns why the folder would not load, None if it would, its kind by the config, and its settings."""
+    """Returns why the folder would not load (None if it would), its kind by the config, and its settings."""
     try:
         if kind == TARGET:
             config = llama.read_config(weights.folder)
@@ -111,5 +111,5 @@ def _check(kind: str, weights: Weights, entries: Mapping[str, Any]) -> tuple[str
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    """Returns a config as plain JSON has it: lists for tuples."""
+    """Returns a config as plain JSON, with lists for tuples."""
     return json.loads(json.dumps(dataclasses.asdict(config)))

@@ -1,4 +1,4 @@
-"""Tensors in a model folder: safetensors or PyTorch pickles, in one file or sharded, read one tensor at a time."""
+"""Reads the tensors of a model folder, one at a time: safetensors or PyTorch pickles, in one file or sharded."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ from eagle_jax.converters.pickles import TorchFile
 from eagle_jax.converters.quantized import RawTensors, group_weights, unpacking
 from eagle_jax.converters.tensor_file import GGUF, TensorFile, TensorInfo
 
-# First found wins. Published folders may hold both kinds with the same weights; safetensors need no PyTorch.
+# The first file that exists is read. Published folders may hold both kinds; safetensors need no PyTorch.
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -66,25 +66,25 @@ class SafetensorsFile:
 
     def take(self, name: str) -> np.ndarray:
         info = self.info[name]
-        return _mapped(self.path, name, info) if info.dtype in _OCTETS else self._file.get_tensor(name)
+        return _map_float8(self.path, name, info) if info.dtype in _FLOAT8 else self._file.get_tensor(name)
 
 
-# Dtypes that safetensors looks for in numpy, which has none of one byte.
-_OCTETS = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu}
+# Dtypes that safetensors cannot return to numpy, which lacks them.
+_FLOAT8 = {"float8_e4m3fn": ml_dtypes.float8_e4m3fn, "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu}
 
 
-def _mapped(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
-    """Returns a tensor of one-byte floats. The file is a length, a JSON header of that many bytes, and all values."""
+def _map_float8(path: pathlib.Path, name: str, info: TensorInfo) -> np.ndarray:
+    """Maps a float8 tensor of a safetensors file: the header's length, a JSON header, and all values."""
     with path.open("rb") as file:
         header = int.from_bytes(file.read(8), "little")
         begin, end = json.loads(file.read(header))[name]["data_offsets"]
     octets = (
         np.memmap(path, np.uint8, "r", 8 + header + begin, (end - begin,)) if end > begin else np.zeros(0, np.uint8)
     )
-    return np.asarray(octets).view(_OCTETS[info.dtype]).reshape(info.shape)
+    return np.asarray(octets).view(_FLOAT8[info.dtype]).reshape(info.shape)
 
 
-# Prefixes of a text model that is part of a multimodal one, and the prefix that it has alone.
+# Prefixes of the text model in a multimodal model's files, and in a text model's own files.
 _TEXT_PARTS = {"model.language_model.": "model.", "language_model.": ""}
 
 
@@ -92,73 +92,73 @@ class Weights:
     """All tensors of a model folder, or of a GGUF file.
 
     Attributes:
-        folder: where they are; the file itself if it is a GGUF file.
+        folder: the model folder, or the GGUF file.
         files: the weight files in use.
-        info: every tensor by its name; a quantized weight is one (`quantized`). The part of a model that reads text has
-            the names that it would have alone.
-        optional: tensors that change nothing, and that a model may not know.
-        notes: sentences about what is not done as the folder states.
+        info: header of every tensor by name; the tensors of a quantized weight are one entry (`quantized`). Tensors of
+            a multimodal model's text part have the names of a text model.
+        optional: names of tensors without effect, which a model need not have.
+        notes: sentences on statements of the folder that are not followed.
     """
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
         self.files = weight_files(folder)
         self.info: dict[str, TensorInfo] = {}
-        self._holder: dict[str, TensorFile] = {}
-        for path in self.files[:1] if is_gguf(folder) else self.files:  # of a GGUF file's parts the first names all
-            file = opened(path)
+        self._file_of: dict[str, TensorFile] = {}
+        for path in self.files[:1] if is_gguf(folder) else self.files:  # the first part of a GGUF model lists them all
+            file = open_file(path)
             for name, info in file.info.items():
                 if name in self.info:
                     raise ValueError(f"tensor {name} is in both {self.info[name].file} and {path}")
                 self.info[name] = info
-                self._holder[name] = file
+                self._file_of[name] = file
         self._check_index()
         self._peeked: dict[str, np.ndarray] = {}
         grouped = group_weights(folder, RawTensors(self.info, self._peek))
-        self.info, self._stored = dict(grouped.info), grouped.weights
+        self.info, self._quantized = dict(grouped.info), grouped.weights
         self.optional, self.notes = grouped.optional, grouped.notes
         self._parts: dict[str, tuple[str, Part]] = {}
-        self._wholes: dict[str, TensorInfo] = {}
-        self._divided: tuple[str, Any] = ("", None)  # the tensor that was divided last
-        for prefix, alone in _TEXT_PARTS.items():
+        self._undivided_info: dict[str, TensorInfo] = {}
+        self._last_divided: tuple[str, Any] = ("", None)  # name and value
+        for prefix, text_prefix in _TEXT_PARTS.items():
             for name in [name for name in self.info if name.startswith(prefix)]:
-                self.divide(name, {f"{alone}{name.removeprefix(prefix)}": WHOLE})
+                self.divide(name, {f"{text_prefix}{name.removeprefix(prefix)}": WHOLE})
 
     @property
     def is_divided(self) -> bool:
-        """Whether the files use other tensor names, or store several parameters in one tensor."""
-        return bool(self._wholes)
+        """Whether files have other names, or several parameters in one tensor."""
+        return bool(self._undivided_info)
 
     def divide(self, name: str, parts: Mapping[str, Part]) -> None:
-        """Puts parts of a tensor in its place, as tensors of their own; not if that was done, nor of a part itself."""
+        """Replaces a tensor by its parts, as tensors with names; no effect on a divided tensor or a part of one."""
         is_part = name in self._parts and self._parts[name][1] != WHOLE
-        if name in self._wholes or is_part:
+        if name in self._undivided_info or is_part:
             return
-        undivided = self._wholes[name] = self.info.pop(name)
-        self.info |= {part: one.info(undivided) for part, one in parts.items()}
+        undivided = self._undivided_info[name] = self.info.pop(name)
+        self.info |= {part_name: part.info(undivided) for part_name, part in parts.items()}
         if name in self._parts:  # it has another name in the file
             name, _ = self._parts.pop(name)
-        self._parts |= {part: (name, one) for part, one in parts.items()}
+        self._parts |= {part_name: (name, part) for part_name, part in parts.items()}
 
     def take(self, name: str) -> np.ndarray:
-        """Returns the values of one tensor, once; those of a quantized weight in float32."""
+        """Returns the values of one tensor, a quantized weight's in float32. Each tensor can be taken once."""
         if name in self._parts:
             undivided, part = self._parts[name]
-            quant_type = self._wholes[undivided].quant_type
+            quant_type = self._undivided_info[undivided].quant_type
             if quant_type is not None:
                 return unpacking.dense(self.take_quantized(name), quant_type.levels)
             return self._take(undivided) if part is WHOLE else part.of(self._undivided(undivided, self._take))
         return self._take(name)
 
     def _take(self, name: str) -> np.ndarray:
-        stored = self._stored.get(name)
-        if stored is None:
+        weight = self._quantized.get(name)
+        if weight is None:
             return self._take_stored(name)
-        assert stored.info.quant_type is not None
-        return unpacking.dense(stored.read(self._take_stored), stored.info.quant_type.levels)
+        assert weight.info.quant_type is not None
+        return unpacking.dense(weight.read(self._take_stored), weight.info.quant_type.levels)
 
     def take_quantized(self, name: str) -> packed.QuantizedTensor:
-        """Returns codes and scales of one quantized weight, once."""
+        """Returns codes and scales of one quantized weight, which can be taken once."""
         info = self.info[name]
         if info.quant_type is None:
             raise ValueError(f"tensor {name} in {info.file} is {info.dtype}; expected a quantized weight")
@@ -170,19 +170,19 @@ class Weights:
         return self._take_quantized(name)
 
     def _undivided(self, name: str, take: Callable[[str], Any]) -> Any:
-        """Returns a tensor of which parts are taken one after the other; it is read again if others come between."""
-        if self._divided[0] != name:
-            self._divided = "", None  # so that two are never in memory
-            self._divided = name, take(name)
-        return self._divided[1]
+        """Returns a tensor with several parts; it is kept until a part of another tensor is taken."""
+        if self._last_divided[0] != name:
+            self._last_divided = "", None  # so that two are never in memory
+            self._last_divided = name, take(name)
+        return self._last_divided[1]
 
     def _take_quantized(self, name: str) -> packed.QuantizedTensor:
-        if name in self._stored:
-            return self._stored[name].read(self._take_stored)
-        return self._holder[name].take_quantized(name)  # type: ignore[attr-defined]
+        if name in self._quantized:
+            return self._quantized[name].read(self._take_stored)
+        return self._file_of[name].take_quantized(name)  # type: ignore[attr-defined]
 
     def parts(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields the tensors that one tensor of `info` becomes on disk: itself, or those of a quantized weight."""
+        """Yields the tensors to write for one entry of `info`: itself, or the tensors of a quantized weight."""
         quant_type = self.info[name].quant_type
         if quant_type is None:
             yield name, self.take(name)
@@ -191,12 +191,12 @@ class Weights:
 
     def _take_stored(self, name: str) -> np.ndarray:
         """Returns a tensor as it is stored."""
-        return self._peeked.pop(name) if name in self._peeked else self._holder[name].take(name)
+        return self._peeked.pop(name) if name in self._peeked else self._file_of[name].take(name)
 
     def _peek(self, name: str) -> np.ndarray:
         """Returns a small tensor, which can be taken again."""
         if name not in self._peeked:
-            self._peeked[name] = self._holder[name].take(name)
+            self._peeked[name] = self._file_of[name].take(name)
         return self._peeked[name]
 
     def _check_index(self) -> None:
@@ -208,8 +208,8 @@ class Weights:
                 raise ValueError(f"{index} places tensor {name} in {file}, which does not hold it")
 
 
-def opened(path: pathlib.Path) -> TensorFile:
-    """Opens one file of tensors, which are read as they are stored."""
+def open_file(path: pathlib.Path) -> TensorFile:
+    """Opens one weight file; its tensors are returned as they are stored."""
     if path.suffix == GGUF:
         from eagle_jax.converters.gguf.tensors import GgufTensors
 
@@ -221,8 +221,8 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     """Returns the files that hold the weights of `folder`, all of them present.
 
     Raises:
-        FileNotFoundError: no folder, no weights, or shards that the index names and the folder lacks.
-        ValueError: an index that cannot be read.
+        FileNotFoundError: the folder, its weights, or shards named in the index are missing.
+        ValueError: the index cannot be read.
     """
     check_folder(folder)
     if is_gguf(folder):
@@ -245,12 +245,12 @@ def weight_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
 
 
 def is_gguf(path: pathlib.Path) -> bool:
-    """Returns whether it is a GGUF file, which stands for a model folder."""
+    """Returns whether `path` is a GGUF file, which is accepted in place of a model folder."""
     return path.suffix == GGUF and path.is_file()
 
 
 def check_folder(folder: pathlib.Path) -> None:
-    """Refuses with FileNotFoundError what is neither a folder nor a GGUF file."""
+    """Raises FileNotFoundError for a path that is neither a folder nor a GGUF file."""
     if is_gguf(folder):
         return
     if folder.is_file():
@@ -260,7 +260,7 @@ def check_folder(folder: pathlib.Path) -> None:
 
 
 def read_entries(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the `config.json` of a model folder, or what a GGUF file says in its place."""
+    """Returns the `config.json` of a model folder, or the equivalent of a GGUF file's metadata."""
     if is_gguf(folder):
         from eagle_jax.converters.gguf.config import config_entries
 
@@ -274,7 +274,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is missing; expected a model folder with {path.name} in it")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError, too
+    except (ValueError, RecursionError) as error:  # also for a number with too many digits
         raise ValueError(f"{path} is not valid JSON ({error}); copy or download it again") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}; expected a JSON object")
@@ -287,5 +287,7 @@ def _weight_map(index: pathlib.Path) -> dict[str, str]:
         raise ValueError(f"{index} has no weight_map; expected a table from tensor names to file names")
     for name, file in weight_map.items():
         if not isinstance(file, str) or pathlib.PurePath(file).name != file:
-            raise ValueError(f"{index} places tensor {name} in {file!r}; expected the name of a file beside it")
+            raise ValueError(
+                f"{index} places tensor {name} in {file!r}; expected the name of a file in the same folder"
+            )
     return weight_map

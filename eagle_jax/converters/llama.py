@@ -1,4 +1,4 @@
-"""Target models: HuggingFace folders of the Llama family, in and out."""
+"""Loads and saves target models in HuggingFace's format."""
 
 import dataclasses
 import functools
@@ -19,19 +19,19 @@ from eagle_jax.converters.families import tensors as family_tensors
 from eagle_jax.converters.families.config import config_from_hf, config_to_hf
 from eagle_jax.converters.families.lookup import IGNORED, text_part
 from eagle_jax.converters.files import Weights, check_folder, is_gguf, read_entries
-from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters.overrides import with_changes
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.converters.writing import write_folder
 from eagle_jax.models.layer_inputs import LayerInputs
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 from eagle_jax.ops.quantized import QuantArray, QuantType
-from eagle_jax.sharding import Sharding, placing, widened
+from eagle_jax.sharding import Sharding, placing, with_repeated_kv_heads
 
 EMBEDDING = "model.embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 
-# Rotary frequencies that transformers saved until 2023; they follow from the config.
+# Rotary frequencies, which transformers saved until 2023; they follow from the config.
 BUFFERS = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 
 # Heads that were trained together with their target (Medusa-2).
@@ -46,19 +46,19 @@ def load_target(
     *,
     changes: Mapping[str, Any] | None = None,
 ) -> LM:
-    """Returns the target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
+    """Loads the target model in a HuggingFace folder: `config.json` and safetensors, or else `.bin` through PyTorch.
 
     Args:
         folder: a model folder, or a GGUF file.
-        dtype: `float32`, `bfloat16` or `float16`; None keeps what the embedding is stored in; where that is quantized,
-            and stays so, float32 on CPUs.
-        sharding: the devices to shard it over; weights are loaded to them directly, one at a time.
+        dtype: `float32`, `bfloat16` or `float16`; None keeps the stored embedding's dtype, but takes float32 on CPUs if
+            the embedding stays quantized.
+        sharding: the mesh to shard the model over; weights go straight to its devices, one at a time.
         scheme: type to quantize each matrix to as it is read; None keeps what the folder holds, quantized or not.
-        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`.
+        changes: entries that replace those in `config.json`, such as `{"rope_theta": 10000.0}`.
 
     Raises:
-        FileNotFoundError: the folder, its config, or part of its weights is not there.
-        ValueError: an architecture, config key or tensor that is not understood, or a damaged file.
+        FileNotFoundError: the folder, its config, or part of its weights is missing.
+        ValueError: an unsupported architecture, config key or tensor, or a damaged file.
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
     folder = pathlib.Path(folder)
@@ -71,14 +71,14 @@ def load_target(
     chosen = _default_dtype(weights, scheme) if float_dtype is None else float_dtype
     place = None if sharding is None else placing(sharding, sharding.target, config)
     params = reading.read_params(weights, rules(config), shapes(config), chosen, place, scheme)
-    return LM(params=params, config=config if sharding is None else widened(config, sharding.sizes))
+    return LM(params=params, config=config if sharding is None else with_repeated_kv_heads(config, sharding.sizes))
 
 
 def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:
-    """Returns the dtype where none is asked for.
+    """Returns the default dtype.
 
-    With a quantized table next to nothing is floats but activations. On CPUs, which compute with those in float32
-    anyway, float32 is as fast then (docs/quantisation.md), and embeddings are not rounded to bfloat16.
+    With a quantized embedding hardly anything but activations is float. CPUs compute activations in float32 anyway, so
+    float32 is as fast there (docs/quantisation.md) and avoids rounding embeddings to bfloat16.
     """
     stays_quantized = weights.info[EMBEDDING].quant_type is not None and (scheme is None or not scheme.is_floats)
     if stays_quantized and jax.default_backend() == "cpu":
@@ -87,19 +87,20 @@ def _default_dtype(weights: Weights, scheme: Scheme | None) -> jnp.dtype:
 
 
 def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Params:
-    """Returns the parameters out of the tensors of a checkpoint, by the names that they have there.
+    """Returns the parameters for tensors under the names of a HuggingFace checkpoint.
 
     Args:
         tensors: arrays of numpy or JAX.
 
     Raises:
-        ValueError: one is missing, unknown, or no array; experts have different shapes, or tied matrices are different.
+        ValueError: a tensor is missing, unknown, or not an array; experts have different shapes, or tied matrices
+            differ.
     """
-    foreign = next((key for key, value in tensors.items() if not isinstance(value, np.ndarray | jax.Array)), None)
-    if foreign is not None:
+    name = next((key for key, value in tensors.items() if not isinstance(value, np.ndarray | jax.Array)), None)
+    if name is not None:
         raise ValueError(
-            f"{foreign} is a {type(tensors[foreign]).__module__}.{type(tensors[foreign]).__name__}; expected arrays of "
-            "numpy or JAX (of PyTorch's tensors: tensor.detach().float().numpy())"
+            f"{name} is a {type(tensors[name]).__module__}.{type(tensors[name]).__name__}; expected arrays of numpy or "
+            "JAX (of PyTorch's tensors: tensor.detach().float().numpy())"
         )
     slots = names.slots(rules(config), shapes(config))
     tensors = family_tensors.parts_of(tensors, config, names.expected(rules(config), shapes(config)))
@@ -125,7 +126,7 @@ def from_hf_names(tensors: Mapping[str, Any], config: LlamaConfig) -> names.Para
 
 
 def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
-    """Returns the types of the parameters that a target's files hold quantized, by path; empty without weights."""
+    """Returns the types of the parameters that are quantized in a target's files, by path; empty without weights."""
     config = read_config(pathlib.Path(folder))
     try:
         weights = weights_of(pathlib.Path(folder), config)
@@ -135,29 +136,25 @@ def quant_types(folder: str | pathlib.Path) -> dict[str, QuantType]:
 
 
 def target_dtype(folder: str | pathlib.Path) -> jnp.dtype:
-    """Returns the dtype in which a target is stored, which `load_target` keeps by default.
-
-    Args:
-        folder: one that `load_target` has read; its weights are not checked again.
-    """
+    """Returns the stored dtype of a target that `load_target` has read before."""
     return names.stored_dtype(Weights(pathlib.Path(folder)), EMBEDDING)
 
 
 def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] | None = None) -> None:
-    """Writes a folder that `load_target` and transformers' `from_pretrained` read. Other files in it stay.
+    """Writes a folder for `load_target` and transformers' `from_pretrained`. Other files in the folder stay.
 
     Args:
         extra: further entries of `config.json` that do not change the model, such as `eos_token_id`.
 
     Raises:
-        ValueError: a config that HuggingFace cannot express, or an entry of `extra` that would change the model.
+        ValueError: HuggingFace cannot express the config, or an entry of `extra` may change the model.
         FileExistsError: the folder holds other weights.
     """
     extra = dict(extra or {})
-    wrong = sorted(set(extra) - IGNORED)
-    if wrong:
+    unsafe = sorted(set(extra) - IGNORED)
+    if unsafe:
         raise ValueError(
-            f"extra entry {wrong[0]}={extra[wrong[0]]!r} may change the model; only book-keeping can be added"
+            f"extra entry {unsafe[0]}={extra[unsafe[0]]!r} may change the model; only book-keeping can be added"
         )
     table = rules(lm.config)
     if family_tensors.joins(lm.config) and any(isinstance(leaf, QuantArray) for leaf in _leaves(lm.stored_params)):
@@ -166,7 +163,7 @@ def save_target(lm: LM, folder: str | pathlib.Path, *, extra: Mapping[str, Any] 
             'model with quantize="none", or keep the files that it was read from'
         )
     entries = config_to_hf(lm.config) | {"torch_dtype": lm.dtype.name} | extra
-    entries |= quant_config.describing(table, lm.stored_params)
+    entries |= quant_config.params_entry(table, lm.stored_params)
     tensors = family_tensors.join(lm.config, names.tensors(table, lm.stored_params))
     write_folder(pathlib.Path(folder), entries, tensors)
 
@@ -187,26 +184,26 @@ def rules(config: LlamaConfig) -> tuple[names.Rule, ...]:
 
 
 def weights_of(folder: pathlib.Path, config: LlamaConfig) -> Weights:
-    """Returns the tensors of a target's files, those that hold several parameters divided."""
+    """Returns the tensors of a target's files; tensors that hold several parameters are divided."""
     weights = Weights(folder)
     family_tensors.divide(weights, config, names.expected(rules(config), shapes(config)))
     return weights
 
 
 def read_config(folder: pathlib.Path, changes: Mapping[str, Any] | None = None) -> LlamaConfig:
-    """Returns the target's configuration; errors name the file. `changes` are as in `load_target`."""
+    """Reads the target's configuration; errors name the file. `changes` are as in `load_target`."""
     check_folder(folder)
     path = folder if is_gguf(folder) else folder / "config.json"
     try:
-        entries = overlaid(text_part(read_entries(folder)), changes or {})
-        return config_from_hf(quant_config.without(entries), changes or ())
+        entries = with_changes(text_part(read_entries(folder)), changes or {})
+        return config_from_hf(quant_config.without_quantization(entries), changes or ())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
 def check_target(weights: Weights, config: LlamaConfig) -> None:
-    """Holds the files against the config without reading a tensor; tensors that hold several are divided."""
-    if is_bare(weights.info):
+    """Checks the files against the config without reading a tensor; divides tensors that hold several parameters."""
+    if is_base_model(weights.info):
         raise ValueError(
             f"{weights.folder} holds a model without its output matrix, under names without 'model.', as transformers' "
             "AutoModel saves it; save it with AutoModelForCausalLM"
@@ -217,53 +214,53 @@ def check_target(weights: Weights, config: LlamaConfig) -> None:
     names.check(weights, rules(config), shapes(config), ignored)
 
 
-def is_bare(info: Mapping[str, TensorInfo]) -> bool:
-    """Returns whether these are tensors of a base model (`LlamaModel`); a draft head has an `fc` besides."""
-    inside = EMBEDDING.removeprefix("model."), "norm.weight"
+def is_base_model(info: Mapping[str, TensorInfo]) -> bool:
+    """Returns whether these are tensors of a base model (`LlamaModel`); a draft head also has `fc`."""
+    keys = EMBEDDING.removeprefix("model."), "norm.weight"
     has_layers = any(name.startswith("layers.0.") for name in info)
-    return has_layers and all(name in info for name in inside) and "fc.weight" not in info
+    return has_layers and all(key in info for key in keys) and "fc.weight" not in info
 
 
 def shapes(config: LlamaConfig) -> names.Params:
-    """Returns the parameter tree, of shapes."""
-    return jax.tree.map(lambda leaf: leaf, _shapes(config))  # dictionaries of the caller's own
+    """Returns the parameter tree with shapes as leaves."""
+    return jax.tree.map(lambda leaf: leaf, _shapes(config))  # a copy that the caller may modify
 
 
 @functools.lru_cache(maxsize=4)
 def _shapes(config: LlamaConfig) -> names.Params:
-    """Layers have one shape, or several where they are of different kinds: one of each is traced; 30 take 1.7 s."""
+    """Traces one layer of each kind, since layers of a kind have equal shapes: tracing 30 layers takes 1.7 s."""
     layers = range(config.num_hidden_layers)
     kinds = {i: (config.is_sparse(i), config.is_recurrent(i), config.layer(i), config.kv_of(i)) for i in layers}
-    first = {kind: i for i, kind in sorted(kinds.items(), reverse=True)}  # a layer of each kind
-    layer_indices = sorted(first.values())
-    params = jax.eval_shape(functools.partial(LM.init, _with_layers(config, layer_indices)), jax.random.key(0)).params
-    of_kind = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(layer_indices)}
-    return params | _layer_inputs(config) | {f"layers_{i}": of_kind[kinds[i]] for i in layers}
+    first_of_kind = {kind: i for i, kind in sorted(kinds.items(), reverse=True)}
+    traced = sorted(first_of_kind.values())
+    params = jax.eval_shape(functools.partial(LM.init, _with_layers(config, traced)), jax.random.key(0)).params
+    layer_shapes = {kinds[i]: params.pop(f"layers_{n}") for n, i in enumerate(traced)}
+    return params | _layer_inputs(config) | {f"layers_{i}": layer_shapes[kinds[i]] for i in layers}
 
 
-def _with_layers(config: LlamaConfig, layer_indices: list[int]) -> LlamaConfig:
-    """Returns the config of a model of these layers alone."""
+def _with_layers(config: LlamaConfig, layers: list[int]) -> LlamaConfig:
+    """Returns the config of a model with only these layers."""
     experts, net, part = config.experts, config.delta_net, config.by_layer
 
     def where(holds: Callable[[int], bool]) -> tuple[int, ...]:
-        return tuple(n for n, i in enumerate(layer_indices) if holds(i))
+        return tuple(n for n, i in enumerate(layers) if holds(i))
 
-    shared = len(where(lambda i: config.kv_of(i) == "none"))
+    num_shared = len(where(lambda i: config.kv_of(i) == "none"))
     return dataclasses.replace(
         config,
-        num_hidden_layers=len(layer_indices),
+        num_hidden_layers=len(layers),
         full_attention_layers=where(lambda i: config.window(i) is None) if part is not None else (),
         no_rope_layers=(),
         experts=None
         if experts is None
         else dataclasses.replace(experts, mlp_only_layers=where(lambda i: not config.is_sparse(i))),
         delta_net=None if net is None else dataclasses.replace(net, layers=where(config.is_recurrent)),
-        by_layer=None if part is None else dataclasses.replace(part, num_kv_shared_layers=shared),
+        by_layer=None if part is None else dataclasses.replace(part, num_kv_shared_layers=num_shared),
     )
 
 
 def _layer_inputs(config: LlamaConfig) -> names.Params:
-    """Returns the shapes of tensors that hold something of every layer."""
+    """Returns the shapes of `layer_inputs`, whose tensors hold parameters of every layer."""
     if not config.layer_input_size:
         return {}
     tokens, embeddings = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1, config.hidden_size))
@@ -272,7 +269,7 @@ def _layer_inputs(config: LlamaConfig) -> names.Params:
 
 
 def _check_tied(folder: pathlib.Path) -> None:
-    """`.bin` files hold tied matrices twice. Two that differ would mean that the config is wrong about the tie."""
+    """Raises ValueError if the files hold two different matrices although the config ties them."""
     weights = Weights(folder)
     if not np.array_equal(weights.take(EMBEDDING), weights.take(OUTPUT)):
         raise ValueError(

@@ -1,7 +1,6 @@
 """Tensor names on disk and parameter paths in memory: one table per format, read in both directions.
 
-Shapes are in no table. The models know their parameters, which have the shapes they have on disk; a table only says
-what each is called in a file.
+Tables hold names only: shapes come from the models' parameters, which have the same shapes on disk.
 """
 
 import dataclasses
@@ -26,21 +25,21 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A pair of patterns for tensor names and parameter paths; `{i}` in both is a number, such as the layer's.
+    """Name and path of one kind of parameter; `{i}` in both is a number, such as the layer's.
 
-    With `{j}` in its key the parameter is a stack, which lies on disk in as many tensors as its first axis is long.
+    A parameter with `{j}` in its key is stored as one tensor for each index of its first axis.
 
     Attributes:
-        ones: axes of length 1 that the tensor has before the parameter's; files may have fewer of them.
+        unit_axes: number of leading axes of length 1 that the tensor has on disk; files may have fewer.
     """
 
     key: str
     path: str
-    ones: int = 0
+    unit_axes: int = 0
 
 
 def linear(key: str, path: str) -> tuple[Rule, Rule]:
-    """Returns the rules of a linear map: its weight, and the bias that it may have."""
+    """Returns the rules of a linear map: its weight and its optional bias."""
     return Rule(f"{key}.weight", f"{path}/weight"), Rule(f"{key}.bias", f"{path}/bias")
 
 
@@ -56,7 +55,7 @@ def decoder_layer(prefix: str) -> tuple[Rule, ...]:
 
 
 def one_layer(key: str, path: str) -> tuple[Rule, ...]:
-    """Returns the rules of one Llama decoder layer, which is called `key` on disk and `path` in memory."""
+    """Returns the rules of one Llama decoder layer, named `key` on disk and `path` in memory."""
     norms = (Rule(f"{key}.{name}.weight", f"{path}/{name.replace('.', '/')}/scale") for name in NORMS)
     maps = (linear(f"{key}.{name}", f"{path}/{name.replace('.', '/')}") for name in PROJECTIONS)
     return (*norms, *(rule for pair in maps for rule in pair))
@@ -64,29 +63,29 @@ def one_layer(key: str, path: str) -> tuple[Rule, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Location of a parameter on disk: one tensor name, or several for a stack.
+    """The tensor or tensors on disk that hold one parameter.
 
     Attributes:
-        keys: its tensors' names.
-        shape: the shape of each.
+        keys: names of the tensors.
+        shape: shape of each tensor.
         stacked: whether the parameter is the stack of these tensors.
         leaf: the parameter, or its shape.
-        ones: leading axes of `shape` that files may leave out.
+        unit_axes: number of leading axes of `shape` that files may leave out.
     """
 
     keys: tuple[str, ...]
     shape: tuple[int, ...]
     stacked: bool
     leaf: Any
-    ones: int = 0
+    unit_axes: int = 0
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Returns whether a file may have a tensor in this shape."""
-        return any(shape == self.shape[left_out:] for left_out in range(self.ones + 1))
+        """Returns whether the tensor may have this shape in a file."""
+        return any(shape == self.shape[start:] for start in range(self.unit_axes + 1))
 
 
 def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
-    """Returns every parameter of a model (arrays or their shapes) by path, with its place on disk."""
+    """Returns the slot on disk of every parameter of a model (arrays or their shapes), by path."""
     by_path = {rule.path: rule for rule in rules}
     by_slot = {}
     for path, leaf in flat(params):
@@ -96,47 +95,47 @@ def slots(rules: Iterable[Rule], params: Params) -> dict[str, Slot]:
             raise ValueError(f"this format has no name for the parameter {path}; save the model in another one")
         rule = by_path[pattern]
         key = rule.key if number is None else rule.key.replace("{i}", number.group())
-        by_slot[path] = _slot(key, leaf, rule.ones)
+        by_slot[path] = _slot(key, leaf, rule.unit_axes)
     return by_slot
 
 
 def expected(rules: Iterable[Rule], params: Params) -> dict[str, tuple[int, ...]]:
-    """Returns every tensor of a model on disk, with its shape."""
+    """Returns the shape of every tensor of a model on disk, by name."""
     return {key: slot.shape for slot in slots(rules, params).values() for key in slot.keys}
 
 
-def _slot(key: str, leaf: Any, ones: int) -> Slot:
+def _slot(key: str, leaf: Any, unit_axes: int) -> Slot:
     shape = tuple(leaf.shape)
     if "{j}" not in key:
-        return Slot((key,), (1,) * ones + shape, stacked=False, leaf=leaf, ones=ones)
+        return Slot((key,), (1,) * unit_axes + shape, stacked=False, leaf=leaf, unit_axes=unit_axes)
     return Slot(tuple(key.replace("{j}", str(j)) for j in range(shape[0])), shape[1:], stacked=True, leaf=leaf)
 
 
 def quant_types(weights: Weights, by_path: Mapping[str, Slot]) -> dict[str, QuantType]:
-    """Returns the types of the parameters that files hold quantized, by path."""
+    """Returns the types of the parameters that are quantized in the files, by path."""
     info_of = {path: weights.info[slot.keys[0]] for path, slot in by_path.items() if slot.keys[0] in weights.info}
     return {path: info.quant_type for path, info in info_of.items() if info.quant_type is not None}
 
 
 def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iterable[str] = ()) -> None:
-    """Holds the files against what a model needs, by name, shape and dtype. Reads no tensor.
+    """Checks the files against a model's parameters, by name, shape and dtype. Reads no tensor.
 
     Args:
-        ignored: regular expressions of names that may be in the files and are left there.
+        ignored: regular expressions of further names that the files may hold.
 
     Raises:
         ValueError: a tensor is missing, unknown, of another shape, or not of a float dtype.
     """
-    expected_slots = expected(rules, shapes)
-    missing = [key for key in expected_slots if key not in weights.info]
+    expected_shapes = expected(rules, shapes)
+    missing = [key for key in expected_shapes if key not in weights.info]
     if missing:
         raise ValueError(f"{weights.folder} lacks {_count(missing)} that its config describes: {listed(missing)}")
     patterns = [re.compile(pattern) for pattern in ignored]
-    accepted = expected_slots.keys() | weights.optional
+    accepted = expected_shapes.keys() | weights.optional
     unknown = [key for key in weights.info if key not in accepted and not any(p.fullmatch(key) for p in patterns)]
     if unknown:
-        listing = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
-        raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {listing}")
+        text = listed([f"{key} {list(weights.info[key].shape)}" for key in unknown])
+        raise ValueError(f"{weights.folder} holds {_count(unknown)} that its config does not describe: {text}")
     for path, slot in slots(rules, shapes).items():
         for key in slot.keys:
             _check_tensor(key, weights.info[key], slot, may_be_quantized(path))
@@ -145,7 +144,7 @@ def check(weights: Weights, rules: Iterable[Rule], shapes: Params, ignored: Iter
 
 
 def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields names and values as they lie on disk, made one at a time."""
+    """Yields the tensors to write with their names, each made when it is yielded."""
     for slot in slots(rules, params).values():
         value = jax.tree.map(np.asarray, slot.leaf)
         for i, key in enumerate(slot.keys):
@@ -157,29 +156,25 @@ def tensors(rules: Iterable[Rule], params: Params) -> Iterator[tuple[str, np.nda
 
 
 def float_dtype(dtype: Any) -> jnp.dtype:
-    """Returns `dtype` as JAX has it, if weights may have it.
-
-    Raises:
-        ValueError: it is not supported.
-    """
+    """Returns JAX's dtype for `dtype`. Raises ValueError if it is not a dtype for weights."""
     try:
-        weight_dtype = jnp.dtype(dtype)
+        result = jnp.dtype(dtype)
     except TypeError as error:
         raise ValueError(f"dtype {dtype!r} is not known; expected float32, bfloat16 or float16") from error
-    if weight_dtype.name not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"dtype {weight_dtype.name} is not one for weights; expected float32, bfloat16 or float16")
-    return weight_dtype
+    if result.name not in ("float32", "bfloat16", "float16"):
+        raise ValueError(f"dtype {result.name} is not one for weights; expected float32, bfloat16 or float16")
+    return result
 
 
 def stored_dtype(weights: Weights, key: str) -> jnp.dtype:
-    """Returns the dtype to load a model in whose files are like this tensor; float64 becomes float32.
+    """Returns the default dtype for loading: this tensor's; float64 becomes float32.
 
-    If the tensor is a quantized weight, the first tensor of floats decides. GGUF files store those
-    in float32 for every model, so there the dtype is bfloat16.
+    If the tensor is quantized, the dtype is that of the first float tensor, or bfloat16 for GGUF files, which store
+    float tensors in float32 whatever the model's dtype was.
     """
     if weights.info[key].quant_type is not None and is_gguf(weights.folder):
         return jnp.dtype("bfloat16")
-    floats = (tensor.dtype for tensor in weights.info.values() if tensor.dtype in FLOATS)
+    floats = (info.dtype for info in weights.info.values() if info.dtype in FLOATS)
     dtype = next(floats, "float32") if weights.info[key].quant_type is not None else weights.info[key].dtype
     return jnp.dtype("float32" if dtype == "float64" else dtype)
 

@@ -1,11 +1,11 @@
 """Quantized weights on disk, as the compressed-tensors library packs them ("pack-quantized"), which vLLM reads too.
 
 X.weight_packed      [out, words] int32     codes + 128 (8 bits) or + 8 (4 bits), the first of a word in its lowest bits
-X.weight_scale       [out, groups]          what codes are multiplied with; we write float32
-X.weight_zero_point  [words, groups] int32  of unsigned codes, packed as these are, but along the outputs
+X.weight_scale       [out, groups]          factors of the codes; we write float32
+X.weight_zero_point  [words, groups] int32  zero points of unsigned codes, packed likewise, but along the outputs
 X.weight_shape       [2] int64              out, in
 
-Unsigned codes q with a zero point z stand for (q - z) * scale, and lie in the words as they are.
+Unsigned codes q with a zero point z stand for (q - z) * scale, and are packed without an offset.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ PACKED, SCALE, ZERO, SHAPE = "_packed", "_scale", "_zero_point", "_shape"
 
 
 class QuantizedTensor(NamedTuple):
-    """A quantized weight with the fields of `ops.quantized.QuantArray`, in numpy.
+    """One quantized weight in numpy, with the parts of `ops.quantized.QuantArray`.
 
     Attributes:
         codes: `[out, in]`: int8 (signed 4-bit ones too), uint8 (with minima, or indices into a table), float8_e4m3fn.
         scales: `[out, groups]`, float16 or float32.
-        minima: as the scales, or None.
-        order: int32 `[in]`, input of the model that each input of the codes is, or None.
+        minima: shape and dtype of the scales, or None.
+        order: int32 `[in]`, the model's input for each input of the codes, or None.
     """
 
     codes: np.ndarray
@@ -35,7 +35,7 @@ class QuantizedTensor(NamedTuple):
 
 
 def of_array(weight: QuantArray) -> QuantizedTensor:
-    """Returns a weight `[out, in]` in numpy; codes of 4 bits in whole bytes."""
+    """Returns a weight `[out, in]` in numpy, with 4-bit codes in one byte each."""
     codes, scales, minima, order = (
         None if part is None else np.asarray(part)
         for part in (weight.codes, weight.scales, weight.minima, weight.order)
@@ -47,7 +47,7 @@ def of_array(weight: QuantArray) -> QuantizedTensor:
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Returns words `[out, words]` int32 of codes `[out, in]`; spare bits of the last word are 0."""
+    """Packs codes `[out, in]` into words `[out, words]` int32; spare bits of the last word are 0."""
     padding = -codes.shape[1] % (32 // bits)
     offset = 0 if codes.dtype == np.uint8 else 2 ** (bits - 1)
     unsigned = np.pad(codes.astype(np.int16) + offset, ((0, 0), (0, padding))).astype(np.uint8)
@@ -57,20 +57,16 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
 
 
 def bits_of(words: int, inputs: int) -> int | None:
-    """Returns the number of bits of each code, going by how many words hold the inputs; None if neither 4 nor 8."""
+    """Returns the bits of each code, given the numbers of words and inputs of a row; None if neither 4 nor 8."""
     return next((bits for bits in (4, 8) if words == -(-inputs * bits // 32)), None)
 
 
 def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors of the weight `name`.
-
-    Raises:
-        ValueError: it is of a kind that this format does not have.
-    """
-    if (kind := _other_kind(weight, bits)) is not None:
+    """Yields the tensors of the weight `name`. Raises ValueError if the format cannot express it."""
+    if (feature := _unsupported_feature(weight, bits)) is not None:
         raise ValueError(
-            f"{name} has {kind}, which the packed integers of compressed-tensors do not have; keep the files that the "
-            'model was read from, or load it with quantize="none" to write floats'
+            f"{name} has {feature}, which the packed integers of compressed-tensors do not have; keep the files that "
+            'the model was read from, or load it with quantize="none" to write floats'
         )
     yield name + PACKED, pack(weight.codes, bits)
     yield name + SCALE, np.ascontiguousarray(weight.scales)
@@ -79,8 +75,8 @@ def tensors(name: str, weight: QuantizedTensor, bits: int) -> Iterator[tuple[str
     yield name + SHAPE, np.asarray(weight.codes.shape, np.int64)
 
 
-def _other_kind(weight: QuantizedTensor, bits: int) -> str | None:
-    """Returns what a weight has that cannot be written; None if all of it can be."""
+def _unsupported_feature(weight: QuantizedTensor, bits: int) -> str | None:
+    """Describes the feature of a weight that the format cannot express, if any."""
     if weight.order is not None:
         return "inputs in another order"
     if weight.minima is None:

@@ -1,4 +1,4 @@
-"""PyTorch checkpoints, read without executing what is in them."""
+"""Reads PyTorch checkpoints without executing code in them."""
 
 import pathlib
 from typing import Any
@@ -10,7 +10,7 @@ from eagle_jax.converters.tensor_file import TensorInfo
 
 
 class TorchFile:
-    """A `.bin` or `.pt` file by `torch.save`, mapped into memory where its format allows: since 2020 it does."""
+    """A `.bin` or `.pt` file by `torch.save`, memory-mapped if its format allows (PyTorch 1.6 or newer)."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -25,7 +25,7 @@ class TorchFile:
 
 
 def load_tensor(path: pathlib.Path) -> np.ndarray:
-    """Returns the one tensor in a file by `torch.save`, by itself or by a name."""
+    """Returns the only tensor in a file by `torch.save`, which may be in a dictionary."""
     content = _load(path)
     import torch
 

@@ -1,7 +1,7 @@
 """The entry of `config.json` for quantized weights: reads any format's, writes that of compressed-tensors.
 
-The tensors show what is quantized, and in what groups. The config names their format, which refuses what their numbers
-do not show; it is written for others' readers.
+The tensors show which weights are quantized, and in what groups. The config is read to refuse unsupported variants of a
+format, and written for other readers.
 """
 
 import collections
@@ -17,11 +17,11 @@ from eagle_jax.ops.quantized import QuantArray, QuantType
 METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
-def without(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of a `config.json` without those about quantization, if they say what is read.
+def without_quantization(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of a `config.json` without those about quantization.
 
     Raises:
-        ValueError: a method or a variant that is not read, by its name.
+        ValueError: the entries name an unsupported method or variant.
     """
     quantization = stated_in(entries)
     if quantization is None:
@@ -30,9 +30,9 @@ def without(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key not in (MLX_KEY, *KEYS)}
 
 
-def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entry of `config.json` for a model with quantized weights; none for one of floats."""
-    return entry(
+def params_entry(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entry of `config.json` for a model's quantized weights; empty if it has none."""
+    return matrices_entry(
         {
             key: slot.leaf.quant_type if isinstance(slot.leaf, QuantArray) else None
             for path, slot in slots(rules, params).items()
@@ -42,20 +42,20 @@ def describing(rules: Iterable[Rule], params: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
-    """Returns the entry for matrices by their tensors' names and types; empty if none is quantized."""
+def matrices_entry(matrices: Mapping[str, QuantType | None]) -> dict[str, Any]:
+    """Returns the entry of `config.json` for matrices, given their types by tensor name; empty if none is quantized."""
     modules: dict[QuantType | None, list[str]] = collections.defaultdict(list)
     for key, quant_type in matrices.items():
         modules[quant_type].append(key.removesuffix(".weight"))
     floats = modules.pop(None, [])
     if not modules:
         return {}
-    if not any("lm_head" in of for of in (floats, *modules.values())):
-        floats.append("lm_head")  # tied to the embedding: a module of its own in transformers, which would look for one
-    largest, *others = sorted(
-        ((quant_type, of) for quant_type, of in modules.items() if quant_type), key=lambda item: -len(item[1])
+    if not any("lm_head" in names for names in (floats, *modules.values())):
+        floats.append("lm_head")  # tied to the embedding; transformers would look for a quantized module
+    by_count = sorted(
+        ((quant_type, names) for quant_type, names in modules.items() if quant_type), key=lambda group: -len(group[1])
     )
-    groups = [_group(largest[0], ["Linear"]), *(_group(*other) for other in others)]
+    groups = [_group(by_count[0][0], ["Linear"]), *(_group(*group) for group in by_count[1:])]
     return {
         KEYS[0]: {
             "quant_method": METHOD,

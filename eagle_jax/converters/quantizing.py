@@ -1,4 +1,4 @@
-"""A folder to one of quantized weights, tensor by tensor: only one file's worth is in memory at a time."""
+"""Quantizes a model folder, tensor by tensor: one file's tensors are in memory at a time."""
 
 import contextlib
 import dataclasses
@@ -12,23 +12,21 @@ import numpy as np
 
 from eagle_jax.converters import llama, names, packed, quant_config
 from eagle_jax.converters.describe import TARGET, UNKNOWN, describe
-from eagle_jax.converters.files import Weights, is_gguf, opened, read_json
+from eagle_jax.converters.files import Weights, is_gguf, open_file, read_json
 from eagle_jax.converters.gguf.folder import convert_gguf
 from eagle_jax.converters.heads import kinds
 from eagle_jax.converters.hub.resolving import resolve
-from eagle_jax.converters.writing import WHOLE, refuse_model, write_folder
+from eagle_jax.converters.writing import MODEL_FILE, refuse_model, write_folder
 from eagle_jax.models.quant import Scheme, is_matrix, scheme_for_files, scheme_of
 from eagle_jax.ops import quantized
 from eagle_jax.ops.quantized import QuantType
 
-# Of a model's folder, what goes with the weights: tokenizer, chat template, generation settings, licence.
+# Files copied with the weights: tokenizer, chat template, generation settings, licence.
 COPIED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".md")
 
 
 class _Table(NamedTuple):
-    """Where the parameters of a model lie in its files, by path, what the file of another program is called, and what
-    further files hold.
-    """
+    """The slots of a model's parameters by path, the name of its weight file, and names of further files with parts."""
 
     slots: dict[str, names.Slot]
     file: str
@@ -36,21 +34,20 @@ class _Table(NamedTuple):
 
 
 def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *, requantize: bool = False) -> None:
-    """Writes the target or head in `source` to `folder` with quantized matrices; `load` reads it as any other.
+    """Writes the target or head in `source` to `folder` with quantized matrices, for `load`, vLLM and transformers.
 
-    Weights lie as compressed-tensors packs them, and `config.json` says so, for vLLM and transformers. Everything else
-    stays bit for bit. What `load(quantize=)` makes of the source, `load` makes of the folder. A folder whose weights
-    are quantized to the same width already is copied, which the log says.
+    Weights are packed in the format of compressed-tensors, which `config.json` states. Everything else is copied. The
+    new folder loads as the same model as `load(quantize=)` of the source. A folder whose weights are quantized to the
+    same width already is copied, and this is logged.
 
     Args:
         source: folder or hub name of a target or a head, in any format, or a GGUF file.
-        folder: where to write it; made if it is not there.
+        folder: folder to write to; created if needed.
         to: "int8", "int4" (groups of 32), "int4-128", "int4-asym" or "int4-128-asym"; see `load`.
-        requantize: quantizes weights a second time that are quantized to another width; the same as "requantize:" in
-            front of `to`.
+        requantize: quantize weights again that are quantized to another width, as "requantize:" before `to` does.
 
     Raises:
-        FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.
+        FileNotFoundError, FileExistsError: the source is missing, or the folder holds a model already.
         ValueError: no model, one that is quantized to another width, or groups that do not divide a matrix.
     """
     scheme, folder = scheme_of(to), pathlib.Path(folder)
@@ -62,8 +59,8 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
     with _as_folder(resolve(source), scheme) as weights:
         table = _table(weights)
         leaves = {path: slot.leaf for path, slot in table.slots.items()}
-        applied = scheme_for_files(scheme, names.quant_types(weights, table.slots), leaves, weights.folder)
-        others = [
+        file_scheme = scheme_for_files(scheme, names.quant_types(weights, table.slots), leaves, weights.folder)
+        extra_files = [
             file
             for file in weights.folder.iterdir()
             if (file.suffix in COPIED_SUFFIXES or file.name in table.side_files)
@@ -71,22 +68,23 @@ def quantize(source: str | pathlib.Path, folder: str | pathlib.Path, to: str, *,
             and not file.name.endswith(".index.json")
         ]
         entries = read_json(weights.folder / "config.json")
-        if applied is None:
-            write_folder(folder, entries, _as_stored(weights), table.file, others)
+        if file_scheme is None:
+            write_folder(folder, entries, _as_stored(weights), table.file, extra_files)
             return
-        applied.check(leaves)
-        types = _types(table.slots, applied)
+        file_scheme.check(leaves)
+        types = _types(table.slots, file_scheme)
         matrices = {key: types.get(key) for path, slot in table.slots.items() if is_matrix(path) for key in slot.keys}
-        entries = quant_config.without(entries) | quant_config.entry(matrices | _unread_matrices(weights, table))
-        write_folder(folder, entries, _tensors(weights, types), table.file, others)
+        matrices |= _unread_matrices(weights, table)
+        entries = quant_config.without_quantization(entries) | quant_config.matrices_entry(matrices)
+        write_folder(folder, entries, _tensors(weights, types), table.file, extra_files)
 
 
 @contextlib.contextmanager
 def _as_folder(source: pathlib.Path, scheme: Scheme) -> Iterator[Weights]:
-    """The files of a folder, or of one in floats that is made of a GGUF file for the time being.
+    """Yields the weights of a folder; a GGUF file is first converted to a temporary folder of floats.
 
     Raises:
-        ValueError: a GGUF file that is quantized, and the scheme does not requantize.
+        ValueError: the GGUF file is quantized and the scheme does not requantize.
     """
     if not is_gguf(source):
         yield Weights(source)
@@ -105,7 +103,7 @@ def _as_folder(source: pathlib.Path, scheme: Scheme) -> Iterator[Weights]:
 
 
 def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]:
-    """Returns the quantized type of each tensor that is to be quantized."""
+    """Returns the type of each tensor to quantize, by name."""
     types: dict[str, QuantType] = {}
     for path, slot in slots.items():
         if (quant_type := scheme.of(path)) is not None:
@@ -114,14 +112,14 @@ def _types(slots: dict[str, names.Slot], scheme: Scheme) -> dict[str, QuantType]
 
 
 def _unread_matrices(weights: Weights, table: _Table) -> dict[str, None]:
-    """Returns the matrices of unread parts of a model, such as its MTP layer, which are not quantized."""
+    """Returns the matrices of other parts of the files, such as an MTP layer, which stay floats."""
     read = {key for slot in table.slots.values() for key in slot.keys}
     others = (key for key, info in weights.info.items() if key not in read and len(info.shape) > 1)
     return dict.fromkeys(key for key in others if key.endswith(".weight"))
 
 
 def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors to write: those of floats, and those that hold quantized weights."""
+    """Yields the tensors to write: floats, and the tensors of quantized weights."""
     for key, info in weights.info.items():
         value = weights.take(key)
         if info.quant_type is not None:
@@ -133,9 +131,9 @@ def _tensors(weights: Weights, types: dict[str, QuantType]) -> Iterator[tuple[st
 
 
 def _as_stored(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields every tensor of every file, as it is."""
+    """Yields every tensor of every file unchanged."""
     for path in weights.files:
-        file = opened(path)
+        file = open_file(path)
         for name in file.info:
             yield name, file.take(name)
 
@@ -147,12 +145,12 @@ def _quantized(value: np.ndarray, quant_type: QuantType) -> packed.QuantizedTens
 
 def _table(weights: Weights) -> _Table:
     """Returns the table of a model of any kind."""
-    described = describe(weights.folder)
-    if described.kind == UNKNOWN or described.problem:
+    description = describe(weights.folder)
+    if description.kind == UNKNOWN or description.problem:
         raise ValueError(
-            described.problem or f"{weights.folder} holds no model that is known; expected a target or a head"
+            description.problem or f"{weights.folder} holds no model that is known; expected a target or a head"
         )
-    if described.kind == TARGET:
+    if description.kind == TARGET:
         config = llama.read_config(weights.folder)
         llama.check_target(weights, config)
         if weights.is_divided:
@@ -161,6 +159,6 @@ def _table(weights: Weights) -> _Table:
                 "larger model, and quantized ones are not written so; load the folder with quantize=, which rounds it "
                 "as it is read"
             )
-        return _Table(names.slots(llama.rules(config), llama.shapes(config)), WHOLE)
+        return _Table(names.slots(llama.rules(config), llama.shapes(config)), MODEL_FILE)
     checked = kinds.files_of(weights.info).check(weights, None)
     return _Table(checked.slots, checked.file, checked.side_files)

@@ -1,4 +1,4 @@
-"""Parameters out of files, one tensor at a time: floats, weights that are quantized on the way, and quantized ones."""
+"""Reads parameters from files, one tensor at a time: as floats, quantized while reading, or quantized in the files."""
 
 import logging
 from collections.abc import Iterable
@@ -28,72 +28,72 @@ def read_params(
 ) -> Params:
     """Returns the parameters of the given shapes, one tensor at a time.
 
-    Besides them at most one parameter is in memory, and what was last read of it: a model that is quantized on the way
-    is never in memory as floats.
+    Tensors are read one after another, so a model that is quantized while reading is never in memory as floats.
 
     Args:
         weights: files that passed `names.check`.
-        shapes: the parameter tree, of anything that has a shape.
-        place: puts a parameter where it belongs on several devices; None is the default device.
-        scheme: what to quantize it to; None keeps what the files hold. What becomes of files that are quantized
-            already, `scheme_for_files` decides.
+        shapes: the parameter tree; leaves need only a shape.
+        place: puts a parameter on the devices of a mesh; None uses the default device.
+        scheme: type to quantize to; None keeps what the files hold. `scheme_for_files` decides for files that are
+            already quantized.
 
     Raises:
-        ValueError: the scheme's groups do not divide a matrix, the files hold weights that are quantized to another
-            width, or numbers that are NaN or infinite.
+        ValueError: the scheme's groups do not divide a matrix, the files are quantized to another width, or they hold
+            numbers that are NaN or infinite.
     """
     by_path = names.slots(rules, shapes)
-    stored = names.quant_types(weights, by_path)
-    scheme = scheme_for_files(scheme, stored, shapes, weights.folder)
+    quantized_types = names.quant_types(weights, by_path)
+    scheme = scheme_for_files(scheme, quantized_types, shapes, weights.folder)
     if scheme is not None:
         scheme.check(shapes)
     for note in weights.notes:
         log.warning("%s: %s", weights.folder, note)
     params: Params = {}
-    finite: list[tuple[Slot, Any, list[jax.Array]]] = []
+    finite_checks: list[tuple[Slot, Any, list[jax.Array]]] = []
     for path, slot in by_path.items():
         *parents, last = path.split("/")
         node = params
         for parent in parents:
             node = node.setdefault(parent, {})
-        if path in stored:
+        if path in quantized_types:
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
-            wide = jnp.dtype("float32") if path.endswith(KEPT_WIDE) else dtype
-            leaf = _read(weights, slot, wide) if place is None else place(path, _read_host(weights, slot, wide))
+            leaf_dtype = jnp.dtype("float32") if path.endswith(FLOAT32_SUFFIX) else dtype
+            leaf = (_read if place is None else _read_host)(weights, slot, leaf_dtype)
+            leaf = leaf if place is None else place(path, leaf)
         flags = _finite_flags(leaf)
         if scheme is not None:
             leaf = scheme.applied(path, leaf, dtype)
             flags += [] if isinstance(leaf, QuantArray) else _finite_flags(leaf)
-        finite.append((slot, leaf, flags))
-        # Waiting keeps a fast reader from queueing the whole model before a slow device.
+        finite_checks.append((slot, leaf, flags))
+        # Without waiting, a fast disk would queue the whole model for a slow device.
         node[last] = jax.block_until_ready(leaf)
-    for slot, leaf, flags in finite:
+    for slot, leaf, flags in finite_checks:
         if not all(flags):
             _refuse_not_finite(weights, slot, leaf, dtype)
     return params
 
 
-KEPT_WIDE = "/correction_bias"  # float32 in any dtype: rounded to bfloat16 it would choose other experts
+FLOAT32_SUFFIX = "/correction_bias"  # always float32: rounding it to bfloat16 changes the choice of experts
 
 _is_finite = jax.jit(lambda values: jnp.all(jnp.isfinite(values)))
 
 
 def _finite_flags(leaf: Any) -> list[jax.Array]:
-    """Returns whether a parameter's floats are finite, and the largest number that a quantized one may stand for."""
+    """Returns flags on device: whether a parameter's floats, and a quantized parameter's largest value, are finite."""
     floats = [array for array in jax.tree.leaves(leaf) if jnp.issubdtype(array.dtype, jnp.floating)]
     return [_is_finite(array) for array in floats] + ([_is_finite(bound(leaf))] if isinstance(leaf, QuantArray) else [])
 
 
 def _refuse_not_finite(weights: Weights, slot: Slot, leaf: Any, dtype: jnp.dtype) -> None:
-    """Refuses what would make logits NaN: the same token for ever, and no probabilities."""
+    """Raises ValueError for a parameter that would make every logit NaN."""
     parts = [dense(leaf)] if isinstance(leaf, QuantArray) else jax.tree.leaves(leaf)
     floats = [np.asarray(array, np.float32) for array in parts if jnp.issubdtype(array.dtype, jnp.floating)]
-    places = [place.tolist() for values in floats for place in np.argwhere(~np.isfinite(values))]
+    indices = [index.tolist() for values in floats for index in np.argwhere(~np.isfinite(values))]
     too_large = f"{dtype} has no room for them: give dtype='bfloat16' or 'float32'; or " if dtype == jnp.float16 else ""
     raise ValueError(
-        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} holds {len(places)} numbers that are NaN or "
-        f"infinite, the first at {places[0] if places else []}; {too_large}the file is damaged, or a training "
+        f"tensor {slot.keys[0]} in {weights.info[slot.keys[0]].file} holds {len(indices)} numbers that are NaN or "
+        f"infinite, the first at {indices[0] if indices else []}; {too_large}the file is damaged, or a training "
         "diverged: download or make it again"
     )
 
@@ -118,7 +118,7 @@ def _read_quantized(weights: Weights, path: str, slot: Slot, dtype: jnp.dtype, p
 
 
 def _read(weights: Weights, slot: Slot, dtype: jnp.dtype) -> jax.Array:
-    if not slot.stacked:  # changing the dtype is the device's work
+    if not slot.stacked:  # the device converts the dtype
         return _to_device(weights.take(slot.keys[0]).reshape(slot.leaf.shape), dtype)
     return jnp.asarray(_read_host(weights, slot, dtype))
 

@@ -1,4 +1,4 @@
-"""Files of tensors: what readers need of any format."""
+"""The interface of weight files, the same for every format."""
 
 import dataclasses
 import pathlib
@@ -17,17 +17,17 @@ class TensorInfo:
 
     Attributes:
         shape: shape as in PyTorch.
-        dtype: `float32`, `bfloat16`, ..., or what the codes of a quantized weight are: `int4`, `float8_e4m3fn`, `nf4`.
+        dtype: `float32`, `bfloat16`, ..., or the type of a quantized weight's codes: `int4`, `float8_e4m3fn`, `nf4`.
         file: file that holds it.
-        quant_type: type of a quantized weight: several tensors, listed as one by the name of the float weight.
-        stored: type of a GGUF file's blocks, and the type they are converted to.
+        quant_type: type of a quantized weight, whose tensors are one entry under the name of the float weight.
+        block_type: type of a GGUF tensor's blocks, and the type that they are converted to.
     """
 
     shape: tuple[int, ...]
     dtype: str
     file: pathlib.Path
     quant_type: QuantType | None = None
-    stored: str | None = None
+    block_type: str | None = None
 
 
 @runtime_checkable
@@ -37,8 +37,5 @@ class TensorFile(Protocol):
     info: dict[str, TensorInfo]
 
     def take(self, name: str) -> np.ndarray:
-        """Returns the tensor's values.
-
-        Each may be taken once: a file that had to be read whole frees what was taken.
-        """
+        """Returns the tensor's values. Each can be taken once: files that are read whole free them then."""
         ...

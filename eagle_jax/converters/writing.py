@@ -1,4 +1,4 @@
-"""Writing model folders: everything is written aside first and moved in at the end, or not at all."""
+"""Writes model folders: to a temporary folder first, whose files are moved at the end, or not at all."""
 
 import errno
 import json
@@ -14,38 +14,38 @@ from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import WEIGHT_FILES
 from eagle_jax.durable import naming
 
-# Bytes in one file, as transformers splits them. Only one file's tensors are held in host memory at a time.
+# Bytes in one file, as in transformers. Only one file's tensors are in host memory at a time.
 SHARD_BYTES = 4 * 2**30
 
-WHOLE = "model.safetensors"
+MODEL_FILE = "model.safetensors"
 
 
 def write_folder(
     folder: pathlib.Path,
     config: Mapping[str, Any],
     tensors: Iterable[tuple[str, np.ndarray]],
-    file: str = WHOLE,
+    file: str = MODEL_FILE,
     extra_files: Iterable[pathlib.Path] = (),
 ) -> None:
     """Writes `config.json` and safetensors that transformers reads too; other files in `folder` stay.
 
     Args:
-        file: where the tensors go; under another name than the usual one they are all in it, at any size.
-        extra_files: files to copy there, such as a tokenizer's; they get their names with the weights.
+        file: name of the weight file; only `MODEL_FILE` is split if it is large.
+        extra_files: files to copy to `folder`, such as a tokenizer's.
 
     Raises:
-        FileExistsError: `folder` holds weights that these would not replace, so that a reader could not tell which
-            count, or another file of the name of one of `extra_files`.
-        OSError: it cannot be written, for lack of room for one; nothing is left there then.
-        NotADirectoryError: `folder` is a file, or in one.
+        FileExistsError: `folder` holds weights that these would not replace, or another file with the name of one of
+            `extra_files`.
+        OSError: writing failed, for example on a full disk; `folder` is unchanged.
+        NotADirectoryError: `folder` is a file, or inside one.
     """
-    folder = folder.resolve()  # a link may lead to another disk, where names are not moved to
+    folder = folder.resolve()  # a link may lead to another disk, and files cannot be moved between disks
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         raise NotADirectoryError(f"{existing} is a file; expected a folder to write the model to")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    apart = folder.exists() and folder.stat().st_dev != folder.parent.stat().st_dev  # a disk is mounted there
-    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if apart else folder.parent))
+    is_mount = folder.exists() and folder.stat().st_dev != folder.parent.stat().st_dev
+    staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if is_mount else folder.parent))
     try:
         with naming(folder):
             _write_weights(staged, tensors, file)
@@ -54,7 +54,7 @@ def write_folder(
             shutil.copy(path, staged / path.name)
         text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
         (staged / "config.json").write_text(text, encoding="utf-8")
-        for path in staged.glob("*.safetensors"):  # made readable to their owner alone
+        for path in staged.glob("*.safetensors"):  # created readable by their owner only
             path.chmod((staged / "config.json").stat().st_mode)
         _refuse_other_weights(folder, {path.name for path in staged.iterdir()})
         folder.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def write_folder(
 
 
 def refuse_model(folder: pathlib.Path) -> None:
-    """Refuses a folder that holds a model with FileExistsError."""
+    """Raises FileExistsError for a folder that holds a model."""
     present = [name for name in ("config.json", *WEIGHT_FILES) if (folder / name).exists()]
     if present:
         raise FileExistsError(f"{folder} holds a model already ({listed(present)}); give another folder to write to")
@@ -85,16 +85,16 @@ def _write_weights(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray
     total = 0
 
     def close() -> None:
-        # transformers looks for the format in the metadata.
+        # transformers requires the format in the metadata.
         try:
             save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
-        except SafetensorError as error:  # of the operating system too
+        except SafetensorError as error:  # also for errors of the operating system
             raise OSError(errno.EIO, str(error)) from error
         shards.append(list(shard))
         shard.clear()
 
     for name, value in tensors:
-        if shard and file == WHOLE and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
+        if shard and file == MODEL_FILE and sum(part.nbytes for part in shard.values()) + value.nbytes > SHARD_BYTES:
             close()
         shard[name] = value
         total += value.nbytes
@@ -115,11 +115,11 @@ def _name_shards(folder: pathlib.Path, shards: list[list[str]], total: int, file
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _refuse_other_weights(folder: pathlib.Path, written: set[str]) -> None:
+def _refuse_other_weights(folder: pathlib.Path, new_names: set[str]) -> None:
     if not folder.is_dir():
         return
-    kinds = ("model*.safetensors", "pytorch_model*.bin", *WEIGHT_FILES)
-    others = sorted({path.name for kind in kinds for path in folder.glob(kind)} - written)
+    patterns = ("model*.safetensors", "pytorch_model*.bin", *WEIGHT_FILES)
+    others = sorted({path.name for pattern in patterns for path in folder.glob(pattern)} - new_names)
     if others:
         raise FileExistsError(
             f"{folder} holds other weights ({listed(others)}); give an empty folder, or remove them first"

@@ -1,4 +1,4 @@
-"""Computes the memory of a model on each device of a mesh from configurations alone, without weights."""
+"""Plans the memory of a model on each device of a mesh, from configurations: no weight is read or allocated."""
 
 import dataclasses
 import functools
@@ -27,7 +27,18 @@ from eagle_jax.models.quant import Scheme, quantize_params, scheme_for_files, sc
 from eagle_jax.ops.attention_parts import MAX_SCORE_BYTES
 from eagle_jax.ops.quantized import QuantArray, QuantType, zeros
 from eagle_jax.scheduling.sizes import CHUNK, slots_for_tree
-from eagle_jax.sharding import DATA, HEAD, MODEL, STATE, TARGET, bytes_per_device, check, model_sizes, parse, widened
+from eagle_jax.sharding import (
+    DATA,
+    HEAD,
+    MODEL,
+    STATE,
+    TARGET,
+    bytes_per_device,
+    check,
+    model_sizes,
+    parse,
+    with_repeated_kv_heads,
+)
 from eagle_jax.sharding.rules import map_paths
 
 Stored = tuple[tuple[str, QuantType], ...]
@@ -36,15 +47,15 @@ HeadConfig = EagleConfig | Eagle3Config | DFlashConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Bytes on each device while prompts are read and answers decoded.
+    """Bytes on each device during prefill and decoding.
 
     Attributes:
-        mesh: devices along each axis.
-        requests: decoded together, over all devices.
+        mesh: number of devices along each axis.
+        requests: number of requests decoded together, on all devices.
         target, head: weights.
-        cache: keys and values of the committed tokens, the head's among them.
-        prefill, step: what a chunk of all prompts, and a greedy step, need at a time: logits, attention scores, the
-            inside of an MLP, the tokens' own keys and values. Estimates; the rest is exact.
+        cache: keys and values of the committed tokens, including the head's.
+        prefill, step: peak of temporary buffers in a prefill chunk of all prompts, and in a greedy step: logits,
+            attention scores, activations of an MLP, new keys and values. These are estimates; the rest is exact.
     """
 
     mesh: Mapping[str, int]
@@ -57,7 +68,7 @@ class Plan:
 
     @property
     def buffers(self) -> int:
-        """Maximum number of bytes in use at a time."""
+        """Peak of the temporary buffers."""
         return max(self.prefill, self.step)
 
     @property
@@ -78,46 +89,46 @@ def plan(
     nodes: int = 60,
     quantize: str | Scheme | None = None,
 ) -> Plan:
-    """Returns the memory that a pair takes on each chip.
+    """Returns the memory of a target and head on each chip.
 
     Args:
         target: name of a published pair, or a folder with a `config.json`.
-        head: folder of an EAGLE or DFlash head, of which only the files' headers are read; None is the pair's, or none.
-        mesh: `"data:2,model:4"`; None chooses for `chips`: as few of them along `model` as leave a tenth of the memory
-            free, or, if none do, as many as divide the target.
+        head: folder of an EAGLE or DFlash head, whose headers are read; None is the pair's head, or no head.
+        mesh: `"data:2,model:4"`; None chooses for `chips`: as few along `model` as leave a tenth of the memory free,
+            otherwise as many as divide the target.
         memory: bytes of one chip.
-        requests: decoded together by each part of the `data` axis.
-        slots: longest prompt and answer together, in tokens; caches are rounded up as decoding rounds them.
+        requests: number of requests decoded together on each part of the `data` axis.
+        slots: maximum number of tokens of prompt and answer; caches are rounded up as in decoding.
         dtype: dtype of weights and caches.
         nodes: nodes of a draft tree, root included; 1 is plain decoding.
-        quantize: what the weights are quantized to, as for `load`; None keeps what the files hold. Quantized, they take
-            what they take on accelerators; scales of files are counted in float32.
+        quantize: type of the weights, as for `load`; None keeps what the files hold. Sizes are those on accelerators;
+            scales of files are counted in float32.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: what a folder holds is not understood, or the mesh does not divide the target, or groups of weights
-            do not divide a matrix.
+        ValueError: a folder is not supported, the mesh does not divide the target, or groups of weights do not divide a
+            matrix.
 
     Example:
         >>> from eagle_jax.inspection.plan import plan
         >>> plan("llama-3.1-8b-instruct", chips=4).mesh
         {'data': 2, 'model': 2}
     """
-    config, drafting = configs(target, head)
+    config, head_config = configs(target, head)
     stored = tuple(quant_types(target).items()) if known_pair(target) is None else ()
     counts = (whole_number(name, n, 1) for name, n in (("requests", requests), ("slots", slots), ("nodes", nodes)))
     requests, slots, nodes = counts
     arguments = requests, slots_of_caches(slots, nodes), nodes, dtype_of(dtype), *schemes_of(quantize), stored
     if mesh is not None:
-        return plan_of_configs(config, drafting, parse(mesh), *arguments)
+        return plan_of_configs(config, head_config, parse(mesh), *arguments)
     chips = whole_number("chips", chips, 1)
     meshes = [{DATA: chips // parts, MODEL: parts} for parts in model_sizes(config) if chips % parts == 0]
-    plans = [plan_of_configs(config, drafting, sizes, *arguments) for sizes in meshes]
-    return next((candidate for candidate in plans if candidate.total <= 0.9 * memory), plans[-1])
+    plans = [plan_of_configs(config, head_config, sizes, *arguments) for sizes in meshes]
+    return next((p for p in plans if p.total <= 0.9 * memory), plans[-1])
 
 
 def slots_of_caches(tokens: int, nodes: int) -> int:
-    """Returns the slots of an accelerator's caches for texts of up to `tokens` tokens, with trees of `nodes`."""
+    """Returns the positions of an accelerator's caches for texts of up to `tokens` tokens and trees of `nodes`."""
     depth = shrink_to(PUBLISHED, nodes).depth if nodes > 1 else 0
     return slots_for_tree(depth, tokens - 1, tokens, CHUNK)
 
@@ -134,11 +145,11 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
         return config, mtp.config_of(config)
     if head is not None:
         weights = Weights(Path(head))
-        drafting = kinds.files_of(weights.info).check(weights, config).config
-        if not isinstance(drafting, HeadConfig):
-            one = HEAD_KINDS[drafting.kind].one
-            raise ValueError(f"{head} holds {one}, not planned for; give an EAGLE or DFlash head, or leave it out")
-        return config, drafting
+        head_config = kinds.files_of(weights.info).check(weights, config).config
+        if not isinstance(head_config, HeadConfig):
+            name = HEAD_KINDS[head_config.kind].one
+            raise ValueError(f"{head} holds {name}, not planned for; give an EAGLE or DFlash head, or leave it out")
+        return config, head_config
     return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config
 
 
@@ -152,9 +163,9 @@ def _config_of(pair: Pair) -> LlamaConfig:
 
 
 def _may_hold_layer(folder: Path) -> bool:
-    """Returns whether a target's files, if they are there, have a layer for multi-token prediction."""
+    """Returns whether a target's files have a layer for multi-token prediction; true without weight files."""
     try:
-        return mtp.holds(Weights(folder).info)
+        return mtp.is_present(Weights(folder).info)
     except FileNotFoundError:
         return True
 
@@ -171,44 +182,44 @@ def plan_of_configs(
     head_scheme: Scheme | None = None,
     stored: Stored = (),
 ) -> Plan:
-    """Computes `plan` for given configurations, and caches of exactly `slots`.
+    """Computes `plan` for given configurations, with caches of exactly `slots` positions.
 
     Args:
-        stored: types of the target's parameters that its files hold quantized, by path.
+        stored: types of the target's parameters that are quantized in its files, by path.
     """
     check(config, sizes)
-    config, rows = widened(config, sizes), requests * sizes[DATA]
+    config, rows = with_repeated_kv_heads(config, sizes), requests * sizes[DATA]
     weights = bytes_per_device(target_shapes(config, dtype, scheme, stored).params, TARGET, sizes)
     cache = bytes_per_device(_cache(config, rows, slots, dtype), STATE, sizes)
-    drafting = 0
+    head_bytes = 0
     if head is not None:
-        head = dataclasses.replace(head, layers=widened(head.layers, sizes))
-        drafting = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
+        head = dataclasses.replace(head, layers=with_repeated_kv_heads(head.layers, sizes))
+        head_bytes = bytes_per_device(head_shapes(head, dtype, head_scheme).params, HEAD, sizes)
         cache += bytes_per_device(_cache(head.layers, rows, slots, dtype), STATE, sizes)
     step = _step(config, sizes, requests * nodes, slots, dtype)
-    reading = _prefill(config, sizes, requests, slots, dtype)
-    resident = dict(target=weights, head=drafting, cache=cache)
-    return Plan(mesh=dict(sizes), requests=rows, **resident, prefill=reading, step=step)
+    prefill = _prefill(config, sizes, requests, slots, dtype)
+    resident = dict(target=weights, head=head_bytes, cache=cache)
+    return Plan(mesh=dict(sizes), requests=rows, **resident, prefill=prefill, step=step)
 
 
 @functools.lru_cache(maxsize=16)
 def target_shapes(config: LlamaConfig, dtype: Any, scheme: Scheme | None = None, stored: Stored = ()) -> LM:
-    """Returns the shapes of the target as it is laid out for decoding."""
+    """Returns the shapes of the target in the layout for decoding."""
     types = dict(stored)
 
     def init() -> LM:
         model = LM.init(config, jax.random.key(0), dtype)
-        decided = scheme_for_files(scheme, types, model.params, "the target")
-        stored_types = {} if decided is not None and (decided.is_floats or decided.requantizes) else types
+        file_scheme = scheme_for_files(scheme, types, model.params, "the target")
+        stored_types = {} if file_scheme is not None and (file_scheme.is_floats or file_scheme.requantizes) else types
         params = _stored(model.params, stored_types)
-        return _for_decoding(dataclasses.replace(model, params=params), config.head_dims, decided)
+        return _for_decoding(dataclasses.replace(model, params=params), config.head_dims, file_scheme)
 
     return jax.eval_shape(init)
 
 
 @functools.lru_cache(maxsize=16)
 def head_shapes(config: HeadConfig, dtype: Any, scheme: Scheme | None = None) -> AnyHead:
-    """Returns the shapes of the head as it is laid out for decoding."""
+    """Returns the shapes of the head in the layout for decoding."""
 
     def init() -> AnyHead:
         head = HEAD_KINDS[config.kind].get("network").init(config, jax.random.key(0), dtype)
@@ -226,7 +237,7 @@ def _for_decoding(model: Any, head_dim: int | tuple[int, ...], scheme: Scheme | 
 
 
 def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
-    """Returns the parameters, with quantized ones where files hold them quantized."""
+    """Returns the parameters, quantized where the files hold them quantized."""
 
     def as_stored(path: str, leaf: Any) -> Any:
         return zeros(types[path], leaf.shape, leaf.dtype) if path in types else leaf
@@ -235,7 +246,7 @@ def _stored(params: Any, types: Mapping[str, QuantType]) -> Any:
 
 
 def _packed(leaf: Any) -> Any:
-    """Returns a quantized weight as accelerators hold it, also where the plan is made on a CPU."""
+    """Returns a quantized weight in the layout of accelerators, even on a CPU."""
     if not isinstance(leaf, QuantArray):
         return leaf
     return dataclasses.replace(leaf, codes=leaf.codes.astype(leaf.quant_type.code_dtype_on("tpu")))
@@ -246,23 +257,23 @@ def _cache(config: LlamaConfig, rows: int, slots: int, dtype: Any) -> Any:
 
 
 def _step(config: LlamaConfig, sizes: Mapping[str, int], rows: int, slots: int, dtype: Any) -> int:
-    """Returns the peak memory of a greedy step over so many nodes on a device, in bytes."""
+    """Returns the peak memory of a greedy step with `rows` nodes on a device, in bytes."""
     parts, item = sizes[MODEL], jnp.dtype(dtype).itemsize
     logits = 4 * rows * config.vocab_size // (parts if config.vocab_size % parts == 0 else 1)
     if parts * sizes[DATA] == 1:
         logits = min(logits, MAX_LOGITS_BYTES)
-    return max(logits, _pass(config, parts, rows, slots, item)) + _fresh_rows_bytes(config, parts, rows, item)
+    return max(logits, _layer_peak(config, parts, rows, slots, item)) + _new_state_bytes(config, parts, rows, item)
 
 
 def _prefill(config: LlamaConfig, sizes: Mapping[str, int], requests: int, slots: int, dtype: Any) -> int:
     """Returns the peak memory of prefilling a chunk of every prompt."""
     parts, item, rows = sizes[MODEL], jnp.dtype(dtype).itemsize, requests * CHUNK
-    return _pass(config, parts, rows, slots, item) + _fresh_rows_bytes(config, parts, rows, item)
+    return _layer_peak(config, parts, rows, slots, item) + _new_state_bytes(config, parts, rows, item)
 
 
-def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
-    """Returns the most that a layer needs at a time, and the residual stream: gate, up and their product, or
-    scores in float32 and the weights made of them, queries and what they attend to.
+def _layer_peak(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> int:
+    """Returns the peak memory of a layer, with the residual stream: the MLP's three activations, or attention's scores
+    in float32, their weights, queries and outputs.
     """
     mlp = 3 * item * rows * config.intermediate_size // parts
     queries = 2 * item * rows * config.num_attention_heads * config.head_dim // parts
@@ -270,14 +281,16 @@ def _pass(config: LlamaConfig, parts: int, rows: int, slots: int, item: int) -> 
     return max(mlp, scores + scores * item // 4 + queries) + 2 * item * rows * config.hidden_size
 
 
-def _fresh_rows_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
-    """Returns how many bytes the tokens of a pass add to the states of all layers, before they are written there."""
-    size = rows * sum(_added(config, layer, item) for layer in range(config.num_hidden_layers))
+def _new_state_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> int:
+    """Returns the bytes of new state that `rows` tokens add to all layers, before it is written to the caches."""
+    size = rows * sum(_token_bytes(config, layer, item) for layer in range(config.num_hidden_layers))
     return size // (1 if config.latent is not None else parts)
 
 
-def _added(config: LlamaConfig, layer: int, item: int) -> int:
-    """Returns the bytes that a token adds to the state of a layer (K/V, latents or `DeltaRows`) and its input."""
+def _token_bytes(config: LlamaConfig, layer: int, item: int) -> int:
+    """Returns the bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`;
+    and the per-layer input.
+    """
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):
         return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels

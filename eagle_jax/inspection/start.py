@@ -1,4 +1,4 @@
-"""Timed runs of several drafters from one beginning."""
+"""Times several drafters from the same decoding state."""
 
 import dataclasses
 import time
@@ -24,12 +24,12 @@ from eagle_jax.sharding import to_host
 T = TypeVar("T")
 
 
-STEPS = 16  # of one timing by `seconds_per_step`
+STEPS = 16  # steps of one timed run of `seconds_per_step`
 
 
 @dataclasses.dataclass(frozen=True)
-class Ran:
-    """Some steps of a batch: how many, the seconds that they took, and the tokens of all rows together."""
+class TimedRun:
+    """A run of a batch: its number of steps, seconds, and tokens of all rows together."""
 
     steps: int
     seconds: float
@@ -37,11 +37,11 @@ class Ran:
 
 
 class Start:
-    """The beginning of some answers, from which any drafter can go on: the prompts are read once, for all of them.
+    """The state after prefill, from which any drafter can decode: prompts are prefilled once for all drafters.
 
     Args:
-        drafter: one of the method's, with the deepest tree of all.
-        others: longer requests, which caches are made for.
+        drafter: a drafter of the method, with the deepest tree.
+        others: further requests that the caches must fit.
     """
 
     def __init__(self, model: Model, drafter: Drafter, requests: Sequence[Request], others: Sequence[Request] = ()):
@@ -49,8 +49,8 @@ class Start:
         drafter = DraftOnly(drafter)
         self.batch = Batch(model, drafter, shape_for(model, drafter, [*requests, *others], len(requests)), requests)
 
-    def run(self, drafter: Drafter, steps: int | None = None) -> Ran:
-        """Runs `steps` steps with a drafter, or all until the first answer is complete; compiling is not timed."""
+    def run(self, drafter: Drafter, steps: int | None = None) -> TimedRun:
+        """Runs `steps` steps with a drafter, or steps until the first answer is complete; compiling is not timed."""
         arguments = self._arguments(drafter, steps)
         start = time.perf_counter()
         after, compiling = programs.call(
@@ -59,10 +59,10 @@ class Start:
         jax.block_until_ready(after.length)
         seconds = time.perf_counter() - start - compiling
         steps, length, before = to_host((after.steps, after.length, self.batch.state.length))
-        return Ran(max(int(steps), 1), seconds, int((length - before).sum()))
+        return TimedRun(max(int(steps), 1), seconds, int((length - before).sum()))
 
     def program(self, drafter: Drafter) -> str:
-        """Returns the program that `run` compiles, as text."""
+        """Returns the text of the program that `run` compiles."""
         arguments = self._arguments(drafter, None)
         program, _ = programs.ready(
             compiled_advance(), *arguments, mode=self.batch.shape.mode, sharding=self.model.sharding
@@ -70,14 +70,14 @@ class Start:
         return program.as_text()
 
     def _arguments(self, drafter: Drafter, steps: int | None) -> tuple[Any, ...]:
-        """Returns the arguments of the loop's program. It takes its state over, so this one is a copy."""
-        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._begun(drafter)))
-        until, enough = (UNLIMITED, 1) if steps is None else (steps, len(state.done))
-        limits = jnp.asarray(until, jnp.int32), jnp.asarray(enough, jnp.int32)
+        """Returns the arguments of the loop's program, with a copy of the state, which the program donates."""
+        state = jax.block_until_ready(jax.tree.map(jnp.copy, self._initial_state(drafter)))
+        max_steps, max_done = (UNLIMITED, 1) if steps is None else (steps, len(state.done))
+        limits = jnp.asarray(max_steps, jnp.int32), jnp.asarray(max_done, jnp.int32)
         return self.model.target, drafter, self.batch.params, state, *limits
 
-    def _begun(self, drafter: Drafter) -> DecodeState:
-        """Returns the batch's state as if it had begun with this drafter."""
+    def _initial_state(self, drafter: Drafter) -> DecodeState:
+        """Returns the batch's state with this drafter's state after prefill."""
         state, inner = self.batch.state, self.batch.state.draft.state
         rows, slots = len(state.done), state.cache.slots
         draft: Any = inner
@@ -85,49 +85,51 @@ class Start:
             draft = dataclasses.replace(drafter.init(self.model.target, rows, slots), state=inner)
         elif isinstance(drafter, Plain | VerifyOnly):
             draft = ()
-        begun = dataclasses.replace(state, draft=draft)
-        return begun if self.model.sharding is None else self.model.sharding.put(begun, self.model.sharding.state)
+        state = dataclasses.replace(state, draft=draft)
+        return state if self.model.sharding is None else self.model.sharding.put(state, self.model.sharding.state)
 
 
-def time_answers(start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None) -> dict[T, Ran]:
-    """Times drafters until the first row has its answer; the fastest of alternating runs."""
-    runs_by_key: dict[T, list[Ran]] = {key: [] for key in drafters}
+def time_answers(
+    start: Start, drafters: dict[T, Drafter], advance: Callable[[], None] = lambda: None
+) -> dict[T, TimedRun]:
+    """Times drafters until the first answer is complete; returns the fastest of alternating runs."""
+    runs_of: dict[T, list[TimedRun]] = {key: [] for key in drafters}
     for repeat in range(5):
         for key, drafter in drafters.items():
-            ran = start.run(drafter)
+            timed_run = start.run(drafter)
             if repeat:
-                runs_by_key[key].append(ran)
+                runs_of[key].append(timed_run)
             else:
                 advance()
-    return {key: min(runs, key=lambda ran: ran.seconds) for key, runs in runs_by_key.items()}
+    return {key: min(runs, key=lambda timed_run: timed_run.seconds) for key, runs in runs_of.items()}
 
 
 def seconds_per_step(
     start: Start, drafters: dict[Any, Drafter], advance: Callable[[], None] = lambda: None
 ) -> dict[Any, float]:
-    """Returns the minimum seconds of a step with each drafter, run in turns: three times if slow, else more often."""
+    """Returns the seconds of a step with each drafter: the minimum of 3 to 12 alternating runs, as load only adds."""
     for drafter in drafters.values():
         start.run(drafter, STEPS)  # compiles
         advance()
-    timed: dict[Any, list[float]] = {key: [] for key in drafters}
-    begun = time.perf_counter()
+    seconds: dict[Any, list[float]] = {key: [] for key in drafters}
+    start_time = time.perf_counter()
     for repeat in range(12):
-        if repeat >= 3 and time.perf_counter() - begun > len(drafters):
+        if repeat >= 3 and time.perf_counter() - start_time > len(drafters):
             break
         for key, drafter in drafters.items():
-            ran = start.run(drafter, STEPS)
-            timed[key].append(ran.seconds / ran.steps)
-    return {key: min(values) for key, values in timed.items()}
+            timed_run = start.run(drafter, STEPS)
+            seconds[key].append(timed_run.seconds / timed_run.steps)
+    return {key: min(values) for key, values in seconds.items()}
 
 
 def shortened(request: Request, tokens: int) -> Request:
-    """Returns the same request for an answer of `tokens` tokens at most."""
+    """Returns the request with at most `tokens` new tokens."""
     options = dataclasses.replace(request.options, max_new_tokens=min(tokens, request.options.max_new_tokens))
     return dataclasses.replace(request, options=options)
 
 
 def greedy_requests(model: Model, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Request]:
-    """Returns greedy answers to these prompts."""
+    """Returns requests for greedy answers to the prompts."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )

@@ -1,4 +1,4 @@
-"""The draft trees of single steps, what the parts of a step cost, and how close a draw was."""
+"""Traces the draft trees of single steps, times the parts of a step, and shows how close a sampled token was."""
 
 import dataclasses
 import functools
@@ -35,11 +35,11 @@ UNFILTERED: dict[str, Any] = dict(top_k=0, top_p=1.0, min_p=0.0)
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Seconds of one step, each part in the loop itself: the least of several runs that take turns.
+    """Seconds of the parts of one step, measured in the decoding loop: minima of alternating runs.
 
     Attributes:
-        draft: what a loop that drafts, and verifies nothing, takes beyond plain decoding.
-        verify: a step over an undrafted tree of this size; drawing and committing are in it.
+        draft: drafting without verification, less a step of plain decoding.
+        verify: a step without drafting over a tree of this size, including sampling and committing.
         step: the whole step.
     """
 
@@ -49,12 +49,12 @@ class Parts:
 
     @property
     def rest(self) -> float:
-        """The rest of a step: mainly the drafter's `observe`."""
+        """The remaining time, mostly the drafter's observing of committed tokens."""
         return max(self.step - self.draft - self.verify, 0.0)
 
 
 def tree_shape(model: Model, drafter: str | Drafter = "auto", tree: Any = "auto") -> TreeShape:
-    """Returns nodes and depth of the trees that `generate` would draft. Raises ValueError where it would."""
+    """Returns nodes and depth of the trees that `generate` would draft. Raises ValueError as `generate` does."""
     return drafter_for(model, drafter, tree).shape
 
 
@@ -70,11 +70,11 @@ def trace(
     seed: int = 0,
     **filters: Any,
 ) -> list[Step]:
-    """Returns the first steps of the answer to a prompt; fewer if the answer ends before.
+    """Returns the first steps of the answer to a prompt.
 
     Args:
-        steps: how many at most.
-        filters: top_k, top_p and min_p; they and all else are as in `generate`.
+        steps: maximum number of steps.
+        filters: top_k, top_p and min_p; these and the other arguments are as in `generate`.
 
     Raises:
         ValueError, TypeError: as `generate` does.
@@ -107,23 +107,23 @@ def time_parts(
     seed: int = 0,
     **filters: Any,
 ) -> Parts:
-    """Times drafting, the target's pass and a whole step at the beginning of the answer to a prompt.
+    """Times drafting, verification and a whole step at the beginning of the answer to a prompt.
 
-    The rest is as in `trace`; caches have the size that an answer of `max_new_tokens` gives them.
+    Arguments are as in `trace`; caches are made for an answer of `max_new_tokens` tokens.
     """
     request = _request(model, prompt, max_new_tokens, temperature, filters, seed)
-    drafter = drafter_for(model, drafter, tree)
-    drafters = {"plain": Plain(), "draft": DraftOnly(drafter), "verify": VerifyOnly(drafter.shape), "step": drafter}
-    seconds = seconds_per_step(Start(model, drafter, [request]), drafters)
+    whole = drafter_for(model, drafter, tree)
+    drafters = {"plain": Plain(), "draft": DraftOnly(whole), "verify": VerifyOnly(whole.shape), "step": whole}
+    seconds = seconds_per_step(Start(model, whole, [request]), drafters)
     return Parts(max(seconds["draft"] - seconds["plain"], 0.0), seconds["verify"], seconds["step"])
 
 
 def closest_draws(
     model: Model, token_ids: list[int], *, count: int = 2, temperature: float = 0.0, seed: int = 0, **filters: Any
 ) -> list[tuple[int, float]]:
-    """Returns the tokens that come first and next in the draw after `token_ids`, and their scores.
+    """Returns the `count` best tokens after `token_ids`, with their scores.
 
-    Scores are logits, or at temperature > 0 what the draw compares: logits by temperature, the largest at 0, and noise.
+    Scores are logits, or at temperature > 0 the values that sampling compares: scaled logits (largest 0) plus noise.
     """
     options = _options(1, temperature, filters)
     settings = settings_of([options], seeds_for(seed, 1), [0])
@@ -158,7 +158,7 @@ def _scores(
     mode: Sampling,
     sharding: Sharding | None,
 ) -> Float[Array, "b v"]:
-    """Returns the scores that the draw after the last of the `length` tokens compares."""
+    """Returns the scores that sampling compares after the last of the `length` tokens."""
     hidden = target.forward(tokens, *causal(*tokens.shape), target.empty_cache(len(tokens), 1)).hidden
     logits = target.logits(jnp.take_along_axis(hidden, length[:, None, None] - 1, axis=1))
     if mode.sampled:

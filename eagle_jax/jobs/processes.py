@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from eagle_jax.sharding import any_says, from_first
+from eagle_jax.sharding import any_process, from_first_process
 
 
 class NullJournal:
@@ -43,14 +43,14 @@ def agree_to_begin(begin: Callable[[], bool], digest: str) -> bool:
             complete = begin()
         except (ValueError, OSError) as exception:
             error = exception
-    succeeded, is_complete, *first_digest = from_first(
+    succeeded, is_complete, *first_digest = from_first_process(
         np.array([error is None, complete, *bytes.fromhex(digest)], np.uint8)
     ).tolist()
     if error is not None:
         raise error
     if not succeeded:
         raise ValueError("process 0 rejected the job; see its error message")
-    if any_says(bytes(first_digest).hex() != digest):
+    if any_process(bytes(first_digest).hex() != digest):
         raise ValueError("the processes have different inputs; give each of them the same files, in the same order")
     return bool(is_complete)
 
@@ -59,4 +59,4 @@ def agree_on(done: set[int], rows: int) -> set[int]:
     """Returns process 0's set of finished rows in all processes."""
     mask = np.zeros(rows, np.uint8)
     mask[sorted(done)] = 1
-    return set(np.flatnonzero(from_first(mask)).tolist())
+    return set(np.flatnonzero(from_first_process(mask)).tolist())

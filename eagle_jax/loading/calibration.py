@@ -1,4 +1,4 @@
-"""`calibration.json` in a head's folder: how often the head's guesses are accepted, measured once."""
+"""Reads and writes `calibration.json` in a head's folder: measured acceptance rates of its draft tokens."""
 
 import json
 from pathlib import Path
@@ -48,10 +48,10 @@ _REMEDY = "delete it, or measure again with `eagle-jax tune --calibrate`"
 
 def _table(path: Path, name: str, rows: Any) -> Float[np.ndarray, "d k"]:
     shape = DEPTHS, len(LOG_ODDS)
-    listed = rows if isinstance(rows, list) and all(isinstance(row, list) for row in rows) else []
-    numbers = all(is_number(value) and 0 <= value <= 1 for row in listed for value in row)
-    ragged = len({len(row) for row in listed}) != 1
-    table = np.zeros(0, np.float32) if ragged or not numbers else np.array(listed, np.float32)
+    lists = rows if isinstance(rows, list) and all(isinstance(row, list) for row in rows) else []
+    are_numbers = all(is_number(value) and 0 <= value <= 1 for row in lists for value in row)
+    is_ragged = len({len(row) for row in lists}) != 1
+    table = np.zeros(0, np.float32) if is_ragged or not are_numbers else np.array(lists, np.float32)
     if table.shape != shape or not ((table >= 0) & (table <= 1)).all() or (np.diff(table) < 0).any():
         raise ValueError(
             f"{path} has a {name} that is no table of {shape[0]} rows with {shape[1]} probabilities each, none below "

@@ -1,4 +1,4 @@
-"""Datastores for REST: made once of texts, kept in one file."""
+"""Makes and reads datastores for REST, which hold tokenized texts in one file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,31 +26,31 @@ def make_datastore(
     progress: Callable[[int], None] | None = None,
     skipped: Callable[[Skipped], None] | None = None,
 ) -> tuple[int, int]:
-    """Writes a datastore of the texts in `files`, and returns how many texts and tokens it holds.
+    """Writes a datastore of the texts in `files`, and returns its numbers of texts and tokens.
 
     Args:
-        files: conversations in any form that training reads (`.json`, `.jsonl`), which enter as the chat template says
-            them, or plain text, one document a file.
-        to: the file to write; it appears whole or not at all, and may take the place of an older datastore.
-        limit: most tokens; what comes later is left out.
+        files: conversations in any form that training reads (`.json`, `.jsonl`), rendered by the chat template, or
+            plain text, one document a file.
+        to: the file to write, atomically; an older datastore is replaced.
+        limit: maximum number of tokens; later texts are left out.
         progress: called with the number of tokens so far.
-        skipped: called with each record that is no conversation, or that the chat template refuses, and why.
+        skipped: called with each record that is not a conversation or that the chat template refuses, and the reason.
 
     Raises:
-        FileNotFoundError: a file is not there.
-        ValueError: there is no tokenizer, a file cannot be read, there is no text in any file, or `to` is one of them,
-            a folder, or something else than a datastore.
+        FileNotFoundError: a file is missing.
+        ValueError: there is no tokenizer, a file cannot be read, all files are empty, or `to` is one of the files, a
+            folder, or a file that is not a datastore.
     """
     if tokenizer is None:
         raise ValueError("a datastore is made of tokens, but the model's folder holds no tokenizer")
     to = Path(to)
     _check_free(to, files)
     texts: list[list[int]] = []
-    left_out: list[Skipped] = []
+    skipped_records: list[Skipped] = []
     tokens = 0
     for text in (text for file in files for text in _texts(Path(file), tokenizer)):
         if isinstance(text, Skipped):
-            left_out.append(text)
+            skipped_records.append(text)
             if skipped is not None:
                 skipped(text)
             continue
@@ -63,13 +63,16 @@ def make_datastore(
         if limit is not None and tokens >= limit:
             break
     if not tokens:
-        why = f" (records left out: {len(left_out)}, {left_out[0].place}: {left_out[0].reason})" if left_out else ""
-        raise ValueError(f"no text in {', '.join(map(str, files))}{why}; a datastore needs one that is not empty")
+        reason = ""
+        if skipped_records:
+            first = skipped_records[0]
+            reason = f" (records left out: {len(skipped_records)}, {first.place}: {first.reason})"
+        raise ValueError(f"no text in {', '.join(map(str, files))}{reason}; a datastore needs one that is not empty")
     store = Datastore.of(texts)
-    about = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}
+    metadata = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}
     to.parent.mkdir(parents=True, exist_ok=True)
     with replacing(to) as file:
-        file.write(save({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, metadata=about))
+        file.write(save({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, metadata=metadata))
     return len(texts), tokens
 
 
@@ -78,25 +81,25 @@ def read_datastore(path: str | Path, tokenizer: Any) -> Datastore:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, no datastore, or made with another tokenizer.
+        ValueError: the file is damaged, not a datastore, or made with another tokenizer.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not there; expected a file that `eagle-jax datastore` made")
     try:
         with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
-            if about.get("kind") != KIND or set(file.keys()) != {"tokens", "order"}:
+            metadata = file.metadata() or {}
+            if metadata.get("kind") != KIND or set(file.keys()) != {"tokens", "order"}:
                 raise ValueError(f"{path} is no datastore; expected a file that `eagle-jax datastore` made")
             tokens, order = file.get_tensor("tokens"), file.get_tensor("order")
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged: {error}; make it again with `eagle-jax datastore`") from error
-    if tokenizer is not None and about.get("tokenizer") != fingerprint(tokenizer):
+    if tokenizer is not None and metadata.get("tokenizer") != fingerprint(tokenizer):
         raise ValueError(f"{path} was made with another tokenizer than the target's; make one with the target's")
     return Datastore(tokens=jnp.asarray(tokens, jnp.int32), order=jnp.asarray(order, jnp.int32))
 
 
 def _check_free(to: Path, files: Sequence[str | Path]) -> None:
-    """Refuses to write over anything but a datastore."""
+    """Raises ValueError if `to` exists and is not a datastore."""
     if to.is_dir():
         raise ValueError(f"{to} is a folder; name a file for the datastore")
     if not to.exists():
@@ -105,10 +108,10 @@ def _check_free(to: Path, files: Sequence[str | Path]) -> None:
         raise ValueError(f"{to} is input and output; name another output")
     try:
         with safe_open(to, framework="numpy") as file:
-            about = file.metadata() or {}
+            metadata = file.metadata() or {}
     except (SafetensorError, OSError):
-        about = {}
-    if about.get("kind") != KIND:
+        metadata = {}
+    if metadata.get("kind") != KIND:
         raise ValueError(f"{to} is there already and is no datastore; name another file")
 
 

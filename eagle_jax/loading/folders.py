@@ -1,4 +1,4 @@
-"""Folders of targets and heads: shipped, named pairs, or the user's."""
+"""Finds the folders of targets and heads: shipped ones, published pairs, and the user's."""
 
 import functools
 import importlib.resources
@@ -19,19 +19,19 @@ from eagle_jax.text.tokenizers import tokenizer_in
 PAIR = Path(str(importlib.resources.files("eagle_jax"))) / "pair"
 TOY = "toy"  # the name of the shipped pair
 DEFAULT_TARGET = "smollm2-135m-instruct"
-VARIABLE = "EAGLE_JAX_TARGET"  # names another one
+VARIABLE = "EAGLE_JAX_TARGET"  # environment variable that names another default target
 
 SHIPPED_HEADS = {"eagle1": PAIR / "head", "eagle3": PAIR / "head_eagle3"}
 
 
 def default_target(head: str | Path | None = None) -> str:
-    """Returns the name of the target that `load` takes where none is given.
+    """Returns the name of `load`'s default target.
 
-    It is that in EAGLE_JAX_TARGET, or else SmolLM2's, which is downloaded once. It is the toy's where that cannot be
-    had, after a line on stderr, and with a shipped head, which is the toy's own.
+    EAGLE_JAX_TARGET names it, or else it is SmolLM2, which is downloaded once. It is the toy with a shipped head, and
+    if SmolLM2 cannot be downloaded, which is reported on stderr.
 
     Raises:
-        FileNotFoundError: SmolLM2 cannot be had, and the head that was named does not fit the toy.
+        FileNotFoundError: SmolLM2 cannot be downloaded, and `head` does not fit the toy.
     """
     if head is not None and str(head) in SHIPPED_HEADS and not Path(head).exists():
         return TOY
@@ -45,7 +45,7 @@ def default_target(head: str | Path | None = None) -> str:
 
 @functools.cache
 def _downloaded_default() -> str | None:
-    """Returns SmolLM2's name once it is on this machine; None, after a line on stderr, if it cannot be had."""
+    """Downloads SmolLM2 if needed and returns its name; None, with a line on stderr, if it cannot be downloaded."""
     try:
         if not at_hand(DEFAULT_TARGET):
             print(f"Downloading {DEFAULT_TARGET}, 93 MB, once ...", file=sys.stderr)
@@ -57,25 +57,22 @@ def _downloaded_default() -> str | None:
 
 
 def tokenizer_of(target: str | Path | None = None) -> Any:
-    """Returns the tokenizer of a target without its weights; None if its folder has none. `target` is as in `load`."""
+    """Loads the tokenizer of a target without its weights; None if it has none. `target` is as in `load`."""
     return tokenizer_in(folders_of(target, None)[0])
 
 
 def at_hand(name: str) -> bool:
-    """Returns whether `load(name)` of a published pair finds its target on this machine.
-
-    That is in a folder, a package's file, or the hub's cache.
-    """
+    """Returns whether the target of a published pair is on this machine: in a folder, a package, or the hub's cache."""
     pair = known_pair(name)
     return pair is not None and pair_at_hand(pair)
 
 
 def download(name: str) -> Path:
-    """Brings what `load(name)` of a published pair needs to this machine, and returns where its target is.
+    """Downloads the target and head of a published pair if needed, and returns the target's folder or file.
 
     Raises:
-        FileNotFoundError: it could not be had.
-        ValueError: it is no pair's name, or the registry gave another file than expected.
+        FileNotFoundError: the download failed.
+        ValueError: `name` is not a pair's name, or the registry gave another file than expected.
     """
     pair = known_pair(name)
     if pair is None:
@@ -84,9 +81,7 @@ def download(name: str) -> Path:
 
 
 def gguf_of(name: str) -> Path | None:
-    """Returns the GGUF file with the target of a published pair, by the pair's name; None if there is none.
-
-    It is downloaded if need be.
+    """Returns the GGUF file of a published pair's target, downloaded if needed; None if the target is not GGUF.
 
     Raises:
         FileNotFoundError, ValueError: as `download`.
@@ -97,11 +92,11 @@ def gguf_of(name: str) -> Path | None:
 
 
 def describe(folder: str | Path) -> Description:
-    """Describes a folder or GGUF file, and whether it would load; for a published pair's name, its target here.
+    """Describes a folder, a GGUF file or the target of a published pair, and whether it would load.
 
     Raises:
-        FileNotFoundError, ValueError: no folder, no config, weight files that are missing or damaged, or a pair whose
-            target is not on this machine.
+        FileNotFoundError, ValueError: folder, config or weight files are missing or damaged, or a pair's target is not
+            on this machine.
         ImportError: the weights are `.bin` files and PyTorch is not installed.
     """
     pair = None if Path(folder).exists() else known_pair(folder)
@@ -116,38 +111,35 @@ def describe(folder: str | Path) -> Description:
 
 
 def folders_of(target: str | Path | None, head: str | Path | None) -> tuple[Path, Path | None]:
-    """Returns where target and head are, as `load` takes them, downloaded if need be.
-
-    A folder goes before a pair of the same name.
-    """
+    """Returns the folders of `load`'s target and head, downloaded if needed; a folder wins over a pair of its name."""
     target = default_target(head) if target is None else target
     pair = known_pair(target)
     if pair is not None and head is None:
         return resolve_pair(pair)
     if means_mtp_layer(head):
         folder = PAIR / "target" if is_toy(target) else resolve(target) if pair is None else target_folder(pair)
-        mtp.refuse_without(folder)
+        mtp.check_present(folder)
         return folder, folder
     if is_toy(target):
         return PAIR / "target", SHIPPED_HEADS["eagle1"] if head is None else folder_of_head(head)
     return (resolve(target) if pair is None else target_folder(pair)), None if head is None else folder_of_head(head)
 
 
-MTP_LAYER = "mtp"  # as a head: the layer for multi-token prediction in the target's own files
+MTP_LAYER = "mtp"  # value of `head` for the multi-token prediction layer in the target's files
 
 
 def means_mtp_layer(head: str | Path | None) -> bool:
-    """Returns whether `head` means the target's own layer, and not a folder of that name."""
+    """Returns whether `head` means the target's MTP layer, and not a folder of that name."""
     return str(head) == MTP_LAYER and not Path(MTP_LAYER).exists()
 
 
 def is_toy(name: str | Path) -> bool:
-    """Returns whether this is the name of the shipped pair, and not of a folder."""
+    """Returns whether `name` means the shipped pair, and not a folder of that name."""
     return str(name) == TOY and not Path(name).exists()
 
 
 def folder_of_head(head: str | Path) -> Path:
-    """Returns where a head is; a folder goes before a shipped head, and before the head of a pair, of the same name."""
+    """Returns the folder of a head; a folder wins over a shipped head or a pair of the same name."""
     if Path(head).exists():
         return resolve(head)
     if means_mtp_layer(head):

@@ -1,4 +1,4 @@
-"""A model's `generation_config.json`: what its authors recommend to draw with."""
+"""Reads the sampling settings that a model's authors recommend, from its `generation_config.json`."""
 
 import logging
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ OPTIONS = {  # transformers' names, and `generate`'s
     "max_new_tokens": "max_new_tokens",
     "min_new_tokens": "min_tokens",
 }
-# Entries that change what transformers writes and that nothing here follows, with the values that change nothing.
+# Unsupported entries that change transformers' output, with the values without effect.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "num_beams": (1,),
     "penalty_alpha": (0.0,),
@@ -45,12 +45,10 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 
 
 def generation_options(folder: Path) -> dict[str, Any]:
-    """Returns `generate`'s options as the model's `generation_config.json` sets them.
+    """Returns the options of `generate` that the model's `generation_config.json` sets.
 
-    One log line says what they are, and one which entries are not followed: those of other kinds of decoding, and
-    values that are not numbers.
-
-    Greedy decoding, `do_sample` false or absent, is temperature 0, even if a temperature is set.
+    They are logged, and so are the entries that are ignored: settings of other kinds of decoding, and values that are
+    not numbers. Greedy decoding, `do_sample` false or missing, is temperature 0, even if a temperature is set.
 
     Raises:
         ValueError: the file is damaged.
@@ -59,20 +57,20 @@ def generation_options(folder: Path) -> dict[str, Any]:
     if is_gguf(folder) or not path.exists():
         return {}
     entries = {name: value for name, value in read_json(path).items() if value is not None}
-    recommended = {theirs: entries[theirs] for theirs in OPTIONS if theirs in entries}
+    recommended = {name: entries[name] for name in OPTIONS if name in entries}
     options = {OPTIONS[name]: value for name, value in recommended.items() if _is_number(value)}
     if not entries.get("do_sample", False):
-        drawn = ("temperature", "top_k", "top_p", "min_p")
-        options = {name: value for name, value in options.items() if name not in drawn}
+        sampling = ("temperature", "top_k", "top_p", "min_p")
+        options = {name: value for name, value in options.items() if name not in sampling}
         options |= {"temperature": 0.0}
     elif "temperature" not in options:
         options["temperature"] = 1.0
     ignored = {name: value for name, value in recommended.items() if not _is_number(value)}
     ignored |= {name: entries[name] for name in UNSUPPORTED if _changes_output(entries, name)}
     if options != {"temperature": 0.0}:
-        log.info("%s recommends %s; --generation-config follows it", path, _stated(options))
+        log.info("%s recommends %s; --generation-config follows it", path, _text(options))
     if ignored:
-        log.warning("%s sets %s, which eagle_jax does not follow", path, _stated(ignored))
+        log.warning("%s sets %s, which eagle_jax does not follow", path, _text(ignored))
     return options
 
 
@@ -84,5 +82,5 @@ def _changes_output(entries: Mapping[str, Any], name: str) -> bool:
     return name in entries and entries[name] not in UNSUPPORTED[name]
 
 
-def _stated(entries: Mapping[str, Any]) -> str:
+def _text(entries: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in entries.items())

@@ -1,4 +1,4 @@
-"""A loaded model: a target, what it takes to talk to it, and what drafts for it."""
+"""A loaded model: a target, its tokenizer and settings, and its drafters."""
 
 import dataclasses
 import functools
@@ -19,20 +19,20 @@ from eagle_jax.sharding import Sharding
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A target with what it takes to talk to it, and what drafts for it.
+    """A target with its tokenizer and settings, and its drafters.
 
     Attributes:
         target: the model whose text is generated.
-        head: its draft head, or heads; None if it has none.
+        head: its draft head or heads, if any.
         tokenizer: HuggingFace tokenizer; None if the folder has none (prompts are token ids then).
         stop_ids: tokens that end an answer.
-        context: most tokens of prompt and answer together.
-        sharding: the devices that it is sharded over; None for one device.
-        draft: a small model that drafts for it; None if it has none.
-        datastore: texts to draft from; None if there are none.
-        generation: what the model's `generation_config.json` sets, under the names of `generate`'s options. Nothing
-            follows it by itself: `generate(model, prompt, **model.generation)`.
-        calibration: how often the head's guesses are accepted; None where its folder does not say.
+        context: maximum number of tokens of prompt and answer together.
+        sharding: the mesh that it is sharded over; None for one device.
+        draft: a small draft model, if any.
+        datastore: texts to draft from, if any.
+        generation: settings of the model's `generation_config.json`, under the names of `generate`'s options. They are
+            not applied automatically: `generate(model, prompt, **model.generation)`.
+        calibration: acceptance rates of the head's draft tokens, if its folder has them.
     """
 
     target: Target
@@ -48,7 +48,7 @@ class Model:
 
     @property
     def dtype(self) -> str:
-        """Name of the dtype of the target's weights, or of what it computes in if only that is known."""
+        """Name of the dtype of the target's weights, or of its activations if it states no other."""
         return str(getattr(self.target, "dtype", None) or self.target.activations)
 
     @functools.cached_property
@@ -63,22 +63,22 @@ class Model:
 
     @functools.cached_property
     def packed_weights(self) -> tuple[ops.PackedWeight, ...]:
-        """The target's weights that a backend has packed."""
+        """The target's weights that are packed for a backend."""
         leaves = jax.tree.leaves(self.target, is_leaf=ops.is_leaf)
         return tuple(leaf for leaf in leaves if isinstance(leaf, ops.PackedWeight))
 
     @functools.cached_property
     def is_quantized(self) -> bool:
-        """Whether any of the target's weights is quantized, in its files or by `quantize`."""
+        """Whether any of the target's weights is quantized, in its files or while loading."""
         return any(_is_quantized(leaf) for leaf in jax.tree.leaves(self.target, is_leaf=ops.is_leaf))
 
     @functools.cached_property
     def drafters(self) -> dict[Any, Any]:
-        """Drafters made for it, by what they were made of: programs know the same objects again."""
+        """Cache of drafters by their arguments: compiled programs are reused for the same objects."""
         return {}
 
     def __repr__(self) -> str:
-        """Returns one line; the weights themselves would be fetched from the device to be shown."""
+        """Returns one line without weights, which would have to be copied from the device."""
         parts = [
             f"target={type(self.target).__name__} of {self.size:,} numbers, {self.dtype}",
             f"context={self.context}",

@@ -1,8 +1,8 @@
-"""The choice among candidates for a model's operations: on its first load on a device, and on `eagle-jax tune --ops`.
+"""Measures which implementation of each operation is fastest: on a device's first load, and by `eagle-jax tune --ops`.
 
-On an x86 CPU nothing is measured as a model is loaded. Its machine code was seen to win on those processors, and what a
-load takes is what a user waits for: SmolLM2 is there in a few seconds, and measuring its operations takes half a
-minute. `eagle-jax tune --ops` measures there too, and what it finds is gone by.
+On an x86 CPU nothing is measured while a model is loaded: the machine code backend has been the fastest there, and
+measuring would add half a minute to a load of a few seconds (SmolLM2). `eagle-jax tune --ops` measures there too, and
+later loads use its findings.
 """
 
 import os
@@ -22,47 +22,47 @@ from eagle_jax.ops.choice.recorded import Call, recording
 from eagle_jax.ops.dispatch import DEFAULTS
 
 VARIABLE = "EAGLE_JAX_MEASURE"
-SECONDS = 30.0  # of the first load on a device
-SLOTS = 4096  # at most, of the caches
-GUESSES = 10  # of a top-k
+SECONDS = 30.0  # maximum time of measuring on the first load on a device
+MAX_SLOTS = 4096  # maximum number of cache positions
+TOP_K = 10
 
 
 def calls_of(target: LM, context: int) -> list[Call]:
     """Returns the calls that decoding makes: one token and a tree of one request, a token of several requests."""
     on_cpu = jax.default_backend() == "cpu"
-    slots = min(context, SLOTS // 4 if on_cpu else SLOTS) // 128 * 128 or context
+    slots = min(context, MAX_SLOTS // 4 if on_cpu else MAX_SLOTS) // 128 * 128 or context
     with recording() as calls:
         for requests, nodes in ((1, 1), (1, 8 if on_cpu else 60), (8, 1)):
-            jax.eval_shape(lambda target, n=nodes, b=requests: _pass(target, b, n, slots), target)
+            jax.eval_shape(lambda target, n=nodes, b=requests: _forward(target, b, n, slots), target)
     return calls
 
 
-def _pass(target: LM, requests: int, nodes: int, slots: int) -> Any:
+def _forward(target: LM, requests: int, nodes: int, slots: int) -> Any:
     steps, visible = causal(requests, nodes)
     cache = target.empty_cache(requests, slots)
     output = target.forward(jnp.zeros((requests, nodes), jnp.int32), steps + slots // 2, visible, cache)
     logits = target.logits(output.hidden)
-    return ops.argmax(logits), ops.top_k(logits, min(GUESSES, logits.shape[-1]), logit_scale=1.0)
+    return ops.argmax(logits), ops.top_k(logits, min(TOP_K, logits.shape[-1]), logit_scale=1.0)
 
 
-def measure_operations(model: Model, **how: Any) -> list[Finding]:
-    """Tries every candidate for the model's operations here; `how` is as in `ops.choice.measure.measure`.
+def measure_operations(model: Model, **options: Any) -> list[Finding]:
+    """Measures every candidate for the model's operations; `options` are those of `ops.choice.measure.measure`.
 
     Raises:
-        ValueError: the model is sharded over devices, or of another package's making; or another process measures.
+        ValueError: the model is sharded or its target is not an `LM`, or another process is measuring.
     """
     if model.sharding is not None or not isinstance(model.target, LM):
         raise ValueError("operations are measured for targets of this package on one device; load one without a mesh")
-    return choice.measure(calls_of(model.target, model.context), **how)
+    return choice.measure(calls_of(model.target, model.context), **options)
 
 
 def measure_at_load(target: LM, context: int) -> None:
-    """Measures what is not known yet, in half a minute at most, and says so on stderr.
+    """Measures operations without findings, for at most half a minute, and reports it on stderr.
 
-    Nothing is measured where a backend is used by default.
+    Does nothing on devices with a default backend.
 
     Raises:
-        RuntimeError: the device does not answer any more.
+        RuntimeError: the device does not respond any more.
         ValueError: EAGLE_JAX_MEASURE is neither "auto" nor "off".
     """
     setting = os.environ.get(VARIABLE, "auto")
@@ -76,11 +76,11 @@ def measure_at_load(target: LM, context: int) -> None:
         start = time.monotonic()
         print(f"eagle-jax: measuring operations on this device, once, {SECONDS:.0f} s at most", file=sys.stderr)
         choice.measure(calls_of(target, context), seconds=SECONDS, progress=_show)
-        took = time.monotonic() - start
-        print(f"\reagle-jax: measured in {took:.0f} s; eagle-jax inspect --ops shows it\033[K", file=sys.stderr)
+        seconds = time.monotonic() - start
+        print(f"\reagle-jax: measured in {seconds:.0f} s; eagle-jax inspect --ops shows it\033[K", file=sys.stderr)
     except (OSError, ValueError) as error:  # a folder that cannot be written, or another process that measures
         print(f"eagle-jax: operations are not measured: {error}", file=sys.stderr)
 
 
-def _show(done: int, total: int, what: str) -> None:
-    print(f"\r{done} of {total}: {what[:70]}\033[K", end="", file=sys.stderr, flush=True)
+def _show(done: int, total: int, name: str) -> None:
+    print(f"\r{done} of {total}: {name[:70]}\033[K", end="", file=sys.stderr, flush=True)

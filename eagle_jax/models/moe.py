@@ -18,7 +18,7 @@ from eagle_jax import ops
 from eagle_jax.configs.target import Experts
 from eagle_jax.models.layers import MLP, Linear
 from eagle_jax.ops.experts import Activation, Stacks, apply_experts
-from eagle_jax.sharding import MODEL, added_up, by_row
+from eagle_jax.sharding import MODEL, by_row, sum_over_model
 
 # Every device has a slice of every expert's width: however tokens choose, loads are even.
 _WIDTH: tuple[Any, ...] = (P(None, MODEL), P(None, MODEL), P(None, None, MODEL))
@@ -106,7 +106,7 @@ def mixed(
     stacks, down_bias = weights
     specs = Stacks(*_WIDTH, *(_BIASES if config.bias else ()))
     by_device = functools.partial(mix, activation=activation(config, gelu), scales_input=config.scales_input)
-    y = added_up(by_device, (x, *by_token), stacks, specs)
+    y = sum_over_model(by_device, (x, *by_token), stacks, specs)
     if down_bias is not None:  # here, not in what devices add up
         y = y + jnp.einsum("bnt,bnth->bnh", by_token[1], down_bias.astype(jnp.float32)[by_token[0]])
     return y.astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Shards a program over devices: a mesh, tables of partition specs, and weights that are loaded to their devices.
+"""One program over many devices: a mesh, rules that shard arrays over it, and weights that go straight to its devices.
 
 A mesh has two axes. Requests are sharded over `data`; attention heads, the MLP's width and the vocabulary over `model`:
 
@@ -6,16 +6,24 @@ A mesh has two axes. Requests are sharded over `data`; attention heads, the MLP'
         data 0      heads 0, 1 of rows 0, 1     heads 2, 3 of rows 0, 1
         data 1      heads 0, 1 of rows 2, 3     heads 2, 3 of rows 2, 3
 
-Only arrays are sharded: the program is the one that runs on a single device, and XLA puts the communication in
-between (Auto axes). Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches
-never travel.
+Only arrays are sharded: the program is the same as on a single device, and XLA inserts the communication (Auto axes).
+Within a decoder layer that is one sum over `model` after attention and one after the MLP; caches are never moved.
 
-A target with fewer key/value heads than `model` has devices keeps each of them several times, with its own share of
-the queries: a whole cache on every device would cost more memory than the mesh saves.
+A target with fewer key/value heads than `model` has devices holds copies of each head, every copy with some of the
+queries: a whole cache on every device would cost more memory than the mesh saves.
 """
 
-from eagle_jax.sharding.hosts import any_says, from_first, join, wait_for_others
-from eagle_jax.sharding.mesh import LOCAL, Sharding, check, model_sizes, parse, repeats, sharding_of, widened
+from eagle_jax.sharding.hosts import any_process, from_first_process, join, wait_for_others
+from eagle_jax.sharding.mesh import (
+    LOCAL,
+    Sharding,
+    check,
+    model_sizes,
+    parse,
+    repeats,
+    sharding_of,
+    with_repeated_kv_heads,
+)
 from eagle_jax.sharding.placing import Place, place_all, placement, placing, to_host
 from eagle_jax.sharding.rules import (
     AXES,
@@ -30,7 +38,7 @@ from eagle_jax.sharding.rules import (
     per_device,
     spec_of,
 )
-from eagle_jax.sharding.tracing import added_up, argmax, by_head, by_row, constrain, sharded, top_k, traced_over
+from eagle_jax.sharding.tracing import argmax, by_head, by_row, constrain, sharded, sum_over_model, top_k, traced_over
 
 __all__ = [
     "AXES",
@@ -43,8 +51,8 @@ __all__ = [
     "STATE",
     "Sharding",
     "TARGET",
-    "added_up",
-    "any_says",
+    "sum_over_model",
+    "any_process",
     "argmax",
     "by_head",
     "by_row",
@@ -52,7 +60,7 @@ __all__ = [
     "check",
     "constrain",
     "fitting",
-    "from_first",
+    "from_first_process",
     "join",
     "model_sizes",
     "parse",
@@ -68,5 +76,5 @@ __all__ = [
     "top_k",
     "traced_over",
     "wait_for_others",
-    "widened",
+    "with_repeated_kv_heads",
 ]

@@ -1,6 +1,6 @@
-"""Several processes that run one program: they meet first, so that one that is missing is reported by its number.
+"""Joins several processes into one program: they connect first, so that a missing process is reported by its number.
 
-Without that, JAX's own start ends a process that waits in vain with a core dump.
+Otherwise JAX ends a process that waits in vain with a core dump.
 """
 
 import collections
@@ -15,33 +15,33 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-NEXT_TRY = 0.2  # seconds between two attempts to reach process 0
-LONGER = 2.0  # seconds that one who came stays beyond its time: process 0 gives up first, and counts it as there
-LONGEST = 16  # bytes that a process needs to say its number
+RETRY_SECONDS = 0.2  # seconds between two attempts to reach process 0
+GRACE_SECONDS = 2.0  # seconds that a process waits after the timeout, so that process 0 gives up first and counts it
+MAX_MESSAGE_BYTES = 16  # length of the longest process number
 AUTO = "auto"
 MONTH = 30 * 24 * 3600.0  # seconds
 
 
 def join(coordinator: str, processes: int | None = None, process: int | None = None, *, timeout: float = 300.0) -> None:
-    """Makes this process one of several; call it before anything is computed, in each of them.
+    """Makes this process one of several; every process must call it before it computes anything.
 
     Args:
-        coordinator: `host:port` at which process 0 can be reached; "auto" finds all of this out where JAX can: on TPU
-            slices, under Slurm, Open MPI and Kubernetes.
-        processes, process: how many there are, and which of them this is, counted from 0.
-        timeout: seconds in which all have to be there.
+        coordinator: `host:port` of process 0; "auto" detects all arguments where JAX can: on TPU slices, under Slurm,
+            Open MPI and Kubernetes.
+        processes, process: number of processes, and the number of this one, counted from 0.
+        timeout: seconds in which all processes must connect.
 
     Raises:
-        ValueError: an address or number that cannot be, hosts with different numbers of devices, or "auto"
-            with numbers or where no setting names other processes.
-        TimeoutError: not all came in time; names the missing ones. With "auto" it is JAX that waits, and ends the
-            process with a message of its own.
+        ValueError: an invalid address or number, hosts with different numbers of devices, or "auto" with numbers or
+            without a cluster.
+        TimeoutError: some processes did not connect in time; names them. With "auto" JAX waits, and ends the process
+            with its own message.
     """
     seconds = max(int(timeout), 1)
     if coordinator == AUTO:
         if processes is not None or process is not None:
             raise ValueError(
-                f'processes={processes}, process={process} beside "auto", which finds them out; leave them out'
+                f'processes={processes}, process={process} with "auto", which finds them out; leave them out'
             )
         try:
             jax.distributed.initialize(initialization_timeout=seconds)
@@ -61,20 +61,20 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
         raise ValueError(f"{counts} devices; expected as many on each host")
 
 
-def from_first(values: np.ndarray) -> np.ndarray:
-    """Process 0's values, in every process; all have to call it, with arrays of one shape."""
+def from_first_process(values: np.ndarray) -> np.ndarray:
+    """Returns process 0's values in every process; all processes must call it, with arrays of one shape."""
     return np.asarray(multihost_utils.broadcast_one_to_all(values))
 
 
-def any_says(so: bool) -> bool:
-    """Returns whether any process says so; all have to ask."""
-    return so if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(so)).any())
+def any_process(flag: bool) -> bool:
+    """Returns whether `flag` is true in any process; all processes must call it."""
+    return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def wait_for_others(at: str, *, timeout: float = MONTH) -> None:
-    """Returns when every process has called it; `at` is a name for the place.
+    """Returns when every process has called it; `at` is the name of the barrier.
 
-    Processes that work on their own for hours end together so: JAX takes one that leaves early for one that died.
+    Independent processes must end together, because JAX treats a process that leaves early as crashed.
     """
     from orbax.checkpoint import multihost  # two seconds to import
 
@@ -82,7 +82,7 @@ def wait_for_others(at: str, *, timeout: float = MONTH) -> None:
 
 
 def meet(coordinator: str, processes: int, process: int, timeout: float) -> None:
-    """Returns when all processes are there; see `join`."""
+    """Returns when all processes have connected; see `join`."""
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 <= process < processes:
         raise ValueError(
@@ -98,9 +98,9 @@ def meet(coordinator: str, processes: int, process: int, timeout: float) -> None
 
 def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) -> None:
     arrived: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as opened:
-        server = opened.enter_context(socket.create_server(("", port), backlog=processes))
-        visits = _visits(server, opened, deadline)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("", port), backlog=processes))
+        visits = _visits(server, stack, deadline)
         while len(arrived) < processes - 1:
             visit = next(visits, None)
             if visit is None:
@@ -112,7 +112,7 @@ def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) ->
             connection, message = visit
             arrived = {number: other for number, other in arrived.items() if other is not connection}
             if not message.isdecimal() or not 0 < int(message) < processes:
-                continue  # somebody else, or one that left again
+                continue  # a stranger, or a process that has left again
             if int(message) in arrived:
                 raise ValueError(f"two processes say that they are number {message}; give each its own")
             arrived[int(message)] = connection
@@ -124,44 +124,42 @@ def _wait_for_all(port: int, processes: int, deadline: float, timeout: float) ->
             except OSError:
                 raise TimeoutError(f"process {number} of {processes} came and left again; start all again") from None
         for connection in arrived.values():
-            _received(connection)  # the other side closes first, which leaves the port free
+            _received(connection)  # the other side closes first, which keeps the port free
 
 
-def _visits(
-    server: socket.socket, opened: contextlib.ExitStack, deadline: float
-) -> Iterator[tuple[socket.socket, str]]:
-    """Yields connections and their messages until the deadline; "" when they leave.
+def _visits(server: socket.socket, stack: contextlib.ExitStack, deadline: float) -> Iterator[tuple[socket.socket, str]]:
+    """Yields connections with their messages until the deadline; the message is "" when a connection closes.
 
-    Nobody is waited for alone: a port scanner that connects and says nothing would keep the others out.
+    It waits for all connections at once: a port scanner that connects and sends nothing must not block the others.
     """
     received: dict[socket.socket, bytes] = {}
-    watched = opened.enter_context(selectors.DefaultSelector())
+    watched = stack.enter_context(selectors.DefaultSelector())
     watched.register(server, selectors.EVENT_READ)
     while (left := deadline - time.monotonic()) > 0:
         for key, _ in watched.select(left):
             if key.fd == server.fileno():
-                connection = opened.enter_context(server.accept()[0])
+                connection = stack.enter_context(server.accept()[0])
                 connection.setblocking(False)
-                # Closed from here, a stranger's connection would occupy the port for a minute (TIME_WAIT).
+                # Without it, closing a stranger's connection would occupy the port for a minute (TIME_WAIT).
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 watched.register(connection, selectors.EVENT_READ, connection)
                 received[connection] = b""
                 continue
             connection = key.data
-            more = _received(connection)
-            received[connection] += more
-            full = len(received[connection]) >= LONGEST
-            if not more or full:
+            data = _received(connection)
+            received[connection] += data
+            is_full = len(received[connection]) >= MAX_MESSAGE_BYTES
+            if not data or is_full:
                 watched.unregister(connection)
-            if not more or full or b"\n" in received[connection]:
-                yield connection, received.pop(connection).decode(errors="replace").strip() if more else ""
+            if not data or is_full or b"\n" in received[connection]:
+                yield connection, received.pop(connection).decode(errors="replace").strip() if data else ""
                 received[connection] = b""
 
 
 def _received(connection: socket.socket) -> bytes:
     """Returns the bytes received; empty when the other side has left."""
     try:
-        return connection.recv(LONGEST)
+        return connection.recv(MAX_MESSAGE_BYTES)
     except OSError:
         return b""
 
@@ -169,14 +167,14 @@ def _received(connection: socket.socket) -> bytes:
 def _report(host: str, port: int, process: int, deadline: float, timeout: float) -> None:
     message = ""
     while time.monotonic() < deadline and not message:
-        with contextlib.suppress(OSError), socket.create_connection((host, port), NEXT_TRY) as connection:
-            connection.settimeout(max(deadline - time.monotonic(), 0) + LONGER)
+        with contextlib.suppress(OSError), socket.create_connection((host, port), RETRY_SECONDS) as connection:
+            connection.settimeout(max(deadline - time.monotonic(), 0) + GRACE_SECONDS)
             connection.sendall(f"{process}\n".encode())
             message = connection.makefile().readline()
             if not message:
                 break
         if not message:
-            time.sleep(NEXT_TRY)
+            time.sleep(RETRY_SECONDS)
     if message != "go\n":
         raise TimeoutError(
             f"process {process} reached no process 0 at {host}:{port}, or not all others did, within {timeout:g} s; "

@@ -1,4 +1,4 @@
-"""Meshes, and what of a model they divide."""
+"""Meshes: parsing, and checks that they divide a model."""
 
 import dataclasses
 import math
@@ -15,17 +15,17 @@ from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.sharding.rules import AXES, DATA, HEAD, MODEL, STATE, TARGET, Rules, axes_of, fitting, map_paths, spec_of
 
 Tree = TypeVar("Tree")
-LOCAL = "local:"  # in front of a mesh: of this process's devices
+LOCAL = "local:"  # prefix of a mesh of this process's devices
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """A mesh with the tables of what lies where; tables of one's own take the place of ours.
+    """A mesh with the rules that shard arrays over it; custom rules replace the default ones.
 
     Attributes:
-        mesh: with axes `data` and `model`.
-        target, head: weights, by path: `layers_0/self_attn/o_proj/weight`.
-        state: requests and what is remembered of them: `cache/layers/0/k`.
+        mesh: mesh with axes `data` and `model`.
+        target, head: rules of weights, for paths such as `layers_0/self_attn/o_proj/weight`.
+        state: rules of requests' state, for paths such as `cache/layers/0/k`.
     """
 
     mesh: Mesh
@@ -38,9 +38,9 @@ class Sharding:
             raise ValueError(f"a mesh with axes {tuple(self.mesh.axis_names)}; expected {AXES}, in this order")
         for name in ("target", "head", "state"):
             for rule in getattr(self, name):
-                pair = isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[0], str)
+                is_pair = isinstance(rule, tuple) and len(rule) == 2 and isinstance(rule[0], str)
                 if (
-                    not pair
+                    not is_pair
                     or not isinstance(rule[1], P)
                     or not {a for part in rule[1] for a in axes_of(part)} <= {*AXES}
                 ):
@@ -50,34 +50,34 @@ class Sharding:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Devices along each axis."""
+        """Number of devices along each axis."""
         return dict(self.mesh.shape)
 
     def named(self, rules: Rules, path: str, shape: Sequence[int]) -> NamedSharding:
-        """Returns where an array of this path and shape lies."""
+        """Returns the sharding of an array with this path and shape."""
         return NamedSharding(self.mesh, fitting(spec_of(rules, path), shape, self.sizes))
 
     def put(self, tree: Tree, rules: Rules) -> Tree:
-        """Returns the same arrays, in their places."""
+        """Returns the arrays, sharded by the rules."""
         return map_paths(lambda path, leaf: _put(leaf, self.named(rules, path, leaf.shape)), tree)
 
     def keep(self, tree: Tree, rules: Rules) -> Tree:
-        """Applies `put` to what is being traced."""
+        """Constrains traced arrays to the sharding of the rules."""
         return map_paths(
             lambda path, leaf: jax.lax.with_sharding_constraint(leaf, self.named(rules, path, leaf.shape)), tree
         )
 
 
 def sharding_of(mesh: Any, config: LlamaConfig) -> Sharding | None:
-    """Makes the sharding of a mesh option, for a target of this kind.
+    """Makes the sharding for a mesh option and a target.
 
     Args:
-        mesh: `"data:2,model:4"` (an axis that is not named has one device), "auto" (all devices; as many of them along
-            `model` as divide the target), either after "local:" (of this process's devices, where there are several
-            processes), a `jax.sharding.Mesh`, a `Sharding`, or None for one device.
+        mesh: `"data:2,model:4"` (a missing axis has one device), "auto" (all devices; as many of them along `model` as
+            divide the target), either with the prefix "local:" (only this process's devices), a `jax.sharding.Mesh`, a
+            `Sharding`, or None for one device.
 
     Raises:
-        ValueError: no mesh, one with more devices than there are, or one that does not divide the target.
+        ValueError: the mesh is invalid, has more devices than there are, or does not divide the target.
     """
     if mesh is None:
         return None
@@ -109,16 +109,12 @@ def parse(text: str) -> dict[str, int]:
 
 
 def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
-    """Refuses a mesh that does not divide the target: what is not divided would be on every device, and computed there.
-
-    Raises:
-        ValueError: names the size that is not divided.
-    """
+    """Raises ValueError for a mesh that does not divide the target: every device would compute undivided parts."""
     parts, widths = sizes[MODEL], ((width, "columns of the MLP") for width in _widths(config))
-    for size, of in ((config.num_attention_heads, "attention heads"), *widths):
+    for size, name in ((config.num_attention_heads, "attention heads"), *widths):
         if size % parts:
             raise ValueError(
-                f"model:{parts} does not divide the target's {size} {of}; give the model axis one of "
+                f"model:{parts} does not divide the target's {size} {name}; give the model axis one of "
                 f"{', '.join(map(str, model_sizes(config)))} devices, and the rest to data"
             )
     for kv in _key_value_heads(config):
@@ -130,10 +126,10 @@ def check(config: LlamaConfig, sizes: Mapping[str, int]) -> None:
 
 
 def model_sizes(config: LlamaConfig) -> list[int]:
-    """Returns the sizes of the model axis that divide a target of this kind, ascending."""
-    divided = config.num_attention_heads, *_widths(config)
-    fits = (n for n in range(1, divided[0] + 1) if not any(size % n for size in divided))
-    return [n for n in fits if all(kv % n == 0 or n % kv == 0 for kv in _key_value_heads(config))]
+    """Returns the sizes of the model axis that divide a target, ascending."""
+    dimensions = config.num_attention_heads, *_widths(config)
+    divisors = (n for n in range(1, dimensions[0] + 1) if not any(size % n for size in dimensions))
+    return [n for n in divisors if all(kv % n == 0 or n % kv == 0 for kv in _key_value_heads(config))]
 
 
 def _widths(config: LlamaConfig) -> list[int]:
@@ -145,22 +141,22 @@ def _widths(config: LlamaConfig) -> list[int]:
 
 
 def _key_value_heads(config: LlamaConfig) -> list[int]:
-    """Returns the numbers of key/value heads that layers have."""
+    """Returns the numbers of key/value heads: of most layers, and of layers that differ (`by_layer`)."""
     return [config.num_key_value_heads, *([] if config.by_layer is None else [config.by_layer.num_key_value_heads])]
 
 
 def repeats(config: LlamaConfig, sizes: Mapping[str, int]) -> int:
-    """Returns how often each of the config's key/value heads is kept, so that every device along `model` has one."""
+    """Returns the number of copies of each key/value head, so that every device along `model` has one."""
     return _times(config.num_attention_heads, config.num_key_value_heads, sizes)
 
 
-def widened(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
+def with_repeated_kv_heads(config: LlamaConfig, sizes: Mapping[str, int]) -> LlamaConfig:
     """Returns the config of the same model with repeated key/value heads."""
     part = config.by_layer
     if part is not None:
         kv = part.num_key_value_heads
-        wide = dataclasses.replace(part, num_key_value_heads=kv * _times(config.num_attention_heads, kv, sizes))
-        config = dataclasses.replace(config, by_layer=wide)
+        part = dataclasses.replace(part, num_key_value_heads=kv * _times(config.num_attention_heads, kv, sizes))
+        config = dataclasses.replace(config, by_layer=part)
     kv = config.num_key_value_heads * repeats(config, sizes)
     return config if kv == config.num_key_value_heads else dataclasses.replace(config, num_key_value_heads=kv)
 
@@ -171,16 +167,16 @@ def _times(heads: int, kv: int, sizes: Mapping[str, int]) -> int:
 
 
 def _named(text: str, config: LlamaConfig) -> Mesh:
-    """Returns the mesh of the first devices; of all of them where it goes over several processes."""
+    """Returns the mesh of the first devices; a mesh over several processes must have all devices."""
     sizes_text = text.removeprefix(LOCAL)
     devices = jax.devices() if sizes_text == text else jax.local_devices()
     processes = len({device.process_index for device in devices})
     sizes = _auto(config, len(devices)) if sizes_text == "auto" else parse(sizes_text)
     num_devices = math.prod(sizes.values())
     if num_devices > len(devices) or (processes > 1 and num_devices != len(devices)):
-        all_of = f", over {processes} processes that all have to take part" if processes > 1 else ""
+        note = f", over {processes} processes that all have to take part" if processes > 1 else ""
         raise ValueError(
-            f"mesh={text!r} takes {num_devices} devices and there are {len(devices)}{all_of}; choose sizes that "
+            f"mesh={text!r} takes {num_devices} devices and there are {len(devices)}{note}; choose sizes that "
             f'multiply to {len(devices)}, or "auto"'
         )
     shape = tuple(sizes[axis] for axis in AXES)
@@ -188,13 +184,13 @@ def _named(text: str, config: LlamaConfig) -> Mesh:
 
 
 def _auto(config: LlamaConfig, devices: int) -> dict[str, int]:
-    """Returns a mesh of all devices, along `model` as many as divide the target, which answers a request soonest."""
+    """Returns a mesh of all devices with as many as possible along `model`, which has the lowest latency."""
     parts = max(part for part in model_sizes(config) if devices % part == 0)
     return {DATA: devices // parts, MODEL: parts}
 
 
 def _put(leaf: Any, where: NamedSharding) -> Any:
-    """Puts an array where it belongs; one that every process made for itself becomes one array over all of them."""
+    """Shards an array; a host array that every process holds becomes one global array."""
     if where.is_fully_addressable or isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, where)
     value = np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Arrays on their way to the devices of a mesh, and back."""
+"""Moves arrays to the devices of a mesh, and back to the host."""
 
 import functools
 import re
@@ -20,10 +20,10 @@ Place = Callable[[str, np.ndarray], jax.Array]
 
 
 def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
-    """Puts a weight that was just read into its shards: each device gets its part, and no other device is passed.
+    """Returns a function that shards a weight as it is read, sending each device its part from the host.
 
     Args:
-        config: of the layers that are read; `widened` is the config of what is placed.
+        config: config of the stored layers; `with_repeated_kv_heads` gives the config of the sharded ones.
     """
 
     def place(path: str, value: np.ndarray) -> jax.Array:
@@ -37,16 +37,16 @@ def placing(sharding: Sharding, rules: Rules, config: LlamaConfig) -> Place:
 
 
 def layer_of(path: str, config: LlamaConfig) -> LlamaConfig:
-    """Returns the config of the layer in which a parameter is."""
+    """Returns the config of a parameter's layer."""
     number = re.search(r"(^|/)layers_(\d+)/", path)
     return config if number is None else config.layer(int(number[2]))
 
 
 def is_key_or_value(path: str, over_projections: bool) -> bool:
-    """Returns whether a weight makes keys or values, whose heads may be kept several times.
+    """Returns whether a parameter has key/value heads, which may be repeated.
 
     Args:
-        over_projections: norms of keys go over all heads of a token, and have numbers for each.
+        over_projections: key norms go over all heads of a token, so that their scales have heads too.
     """
     return (
         re.search(r"self_attn/([kv]_proj/|k_norm/scale)" if over_projections else r"self_attn/[kv]_proj/", path)
@@ -55,7 +55,7 @@ def is_key_or_value(path: str, over_projections: bool) -> bool:
 
 
 def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
-    """Returns the rows of a matrix or bias `[heads * head_dim, ...]` with each head `times` times."""
+    """Repeats each head of a matrix or bias `[heads * head_dim, ...]` `times` times."""
     if times == 1:
         return value
     by_head = value.reshape(-1, head_dim, *value.shape[1:])
@@ -63,12 +63,12 @@ def with_repeated_heads(value: Rows, times: int, head_dim: int) -> Rows:
 
 
 def place_all(params: Tree, place: Place) -> Tree:
-    """Places weights that were read already, into their shards."""
+    """Shards weights that are in memory already."""
     return map_paths(lambda path, leaf: place(path, np.asarray(leaf)), params)
 
 
 def to_host(tree: Any) -> Any:
-    """Returns values as numpy arrays, on every process; what another process holds is fetched from there."""
+    """Returns values as numpy arrays on every process, gathering shards of other processes."""
     is_local = jax.process_count() == 1 or all(
         leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in jax.tree.leaves(tree)
     )
@@ -77,7 +77,7 @@ def to_host(tree: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def placement(sharding: Any) -> Any:
-    """Returns a key that is equal for shardings that a compiled program takes for the same."""
+    """Returns a hashable key that is equal for shardings that a compiled program treats alike."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     sharded = [tuple(axis for axis in axes_of(axes) if sharding.mesh.shape[axis] > 1) for axes in sharding.spec]
@@ -92,5 +92,5 @@ def _gathered(tree: Any) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _compiled_gather(mesh: Mesh) -> Any:
-    """Returns a mesh's gather, made once: JAX would trace and compile another one anew at every call."""
+    """Returns a mesh's gather, cached: JAX would trace and compile a new function at every call."""
     return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))

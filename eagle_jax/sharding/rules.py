@@ -1,4 +1,4 @@
-"""Tables of what lies where on a mesh."""
+"""Rules that shard arrays over a mesh, by path."""
 
 import math
 import re
@@ -13,8 +13,8 @@ AXES = (DATA, MODEL)
 
 Rules = tuple[tuple[str, P], ...]
 
-# Ordered tables: the first pattern (re.search) that is found in an array's path decides. An axis that does not divide
-# its dimension is left out. Weights lie as in files, `weight [out, in]`, or as for decoding (models/layout.py):
+# Ordered tables: the first pattern found in an array's path (re.search) decides. An axis that does not divide its
+# dimension is left out. Weights have the layout of files, `weight [out, in]`, or of decoding (models/layout.py):
 # transposed `weight/data [in, out]`, qkv_proj `[k, g + 2, c, in]`, gate_up_proj `[2, out, in]`.
 _LAYERS: Rules = (
     (r"mlp/experts/(gate|up)$", P(None, MODEL, None)),  # every device has a slice of every expert: loads are even
@@ -44,12 +44,12 @@ _VOCABULARY: Rules = (
     (r"lm_head/weight$", P(MODEL, None)),
     (r"lm_head/weight/data$", P(None, MODEL)),
 )
-_WHOLE: Rules = ((r"", P()),)  # norms, routers, biases of sums, draft vocabularies
+_REPLICATED: Rules = ((r"", P()),)  # norms, routers, biases of o_proj and down_proj, draft vocabularies
 
 TARGET: Rules = (
     *_VOCABULARY,
     *_LAYERS,
-    *_WHOLE,
+    *_REPLICATED,
 )
 HEAD: Rules = (
     *_VOCABULARY,
@@ -58,9 +58,9 @@ HEAD: Rules = (
     (r"markov_w1/embedding$|(predecessor|successor)_codebook$|markov_w2/weight$", P(MODEL, None)),
     (r"markov_w2/weight/data$", P(None, MODEL)),
     *_LAYERS,
-    *_WHOLE,
+    *_REPLICATED,
 )
-# Requests, caches, drafters' states, trees and everything else that has a row for each request.
+# Requests, caches, drafters' states, trees and all other arrays with a row for each request.
 STATE: Rules = (
     (r"(^|/)layers/\d+/(k|v|memory)$", P(DATA, MODEL)),
     (r"(^|/)automata/(token_class|next|mask_of_state|masks)$", P()),  # shared by rows
@@ -69,10 +69,10 @@ STATE: Rules = (
 
 
 def spec_of(rules: Rules, path: str) -> P:
-    """Returns the spec of the first rule whose pattern is found in the path; an array without a rule is not sharded.
+    """Returns the spec of the first rule whose pattern is found in the path; an array without a rule is replicated.
 
-    Codes, scales and minima of a quantized weight, `o_proj/weight/codes`, lie as the weight would: their axes are its
-    axes. The order of its inputs is whole.
+    Codes, scales and minima of a quantized weight (`o_proj/weight/codes`) are sharded like the weight. The order of its
+    inputs is replicated.
     """
     if path.endswith("/order"):
         return P()
@@ -81,7 +81,7 @@ def spec_of(rules: Rules, path: str) -> P:
 
 
 def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
-    """Returns `spec` without axes that do not divide their dimension, or that the array has no dimension for."""
+    """Returns `spec` without axes that do not divide their dimension or have none in `shape`."""
     by_axis = zip(shape, spec, strict=False)
     divisible = [
         axes if size % math.prod(sizes[axis] for axis in axes_of(axes)) == 0 else None for size, axes in by_axis
@@ -92,9 +92,9 @@ def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
 
 
 def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
-    """Returns whether axes divide the dimensions that they shard; dimensions of size 1 are replicated.
+    """Returns whether the axes of `spec` divide their dimensions; dimensions of size 1 are replicated.
 
-    An array that lacks an axis, as the order of a quantized weight's inputs does, cannot be spread so.
+    It is false for an array with fewer dimensions than `spec`, such as the order of a quantized weight's inputs.
     """
     by_axis = zip(shape, spec, strict=False)
     return len(shape) >= len(spec) and all(
@@ -103,13 +103,13 @@ def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
 
 
 def per_device(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> int:
-    """Returns how many numbers of an array each device holds."""
+    """Returns the number of elements of an array on each device."""
     parts = (math.prod(sizes[axis] for axis in axes_of(axes)) for axes in fitting(spec, shape, sizes))
     return math.prod(shape) // math.prod(parts)
 
 
 def bytes_per_device(tree: Any, rules: Rules, sizes: Mapping[str, int]) -> int:
-    """Returns the memory that arrays, or their shapes, take on each device."""
+    """Returns the bytes of arrays (or shapes) on each device."""
 
     def leaf_bytes(path: str, leaf: Any) -> int:
         return per_device(spec_of(rules, path), leaf.shape, sizes) * jax.dtypes.itemsize_bits(leaf.dtype) // 8

@@ -1,7 +1,7 @@
-"""Sharding constraints of programs traced over a mesh: states keep their places, and each device works on its own.
+"""Sharding constraints of programs traced over a mesh: states keep their sharding, and rows stay on their devices.
 
-XLA finds most of this out by itself. It does not know that caches had better stay where they are, and of sorts and
-searches that their rows are independent.
+XLA finds most of the shardings by itself. It does not know that caches should not be moved, nor that the rows of sorts
+and searches are independent.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ _current: contextvars.ContextVar[Sharding | None] = contextvars.ContextVar("shar
 
 
 def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
-    """Makes a program over the devices of its keyword `sharding`, which has to be static in its `jit`.
+    """Wraps a program to run over the mesh of its keyword `sharding`, which must be static in its `jit`.
 
-    While it is traced, `constrain` and `top_k` go by it; what the program returns lies where the next one wants it.
-    Arguments may be `Packed`.
+    During tracing, `constrain` and `top_k` use the sharding; the program's results are constrained to it. Arguments may
+    be `Packed`.
     """
 
     @functools.wraps(program)
@@ -41,7 +41,7 @@ def sharded(program: Callable[..., Tree]) -> Callable[..., Tree]:
 
 @contextlib.contextmanager
 def traced_over(sharding: Sharding | None) -> Iterator[None]:
-    """Traces the block over this mesh; None is one device."""
+    """Traces the `with` block over this mesh; None is one device."""
     token = _current.set(sharding)
     try:
         yield
@@ -55,18 +55,18 @@ def current_sharding() -> Sharding | None:
 
 
 def is_sharded() -> bool:
-    """Returns whether what is being traced is a program over several devices."""
+    """Returns whether the current trace is of a program over several devices."""
     return _current.get() is not None
 
 
 def constrain(tree: Tree) -> Tree:
-    """States and caches stay where they are: without this, XLA would choose anew in every program."""
+    """Constrains states and caches to their sharding: XLA would choose another one in each program."""
     current = _current.get()
     return tree if current is None else current.keep(tree, current.state)
 
 
 def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """Computes `lax.top_k` over a vocabulary: the best of each device's part, then of those; only they travel."""
+    """Computes `lax.top_k` over a vocabulary: on each device's part, then on the gathered candidates."""
     sharding, size = _current.get(), values.shape[-1]
     if sharding is None and k == 1:
         return jnp.max(values, axis=-1, keepdims=True), argmax(values)[..., None]
@@ -83,24 +83,24 @@ def top_k(values: Float[Array, "*rows v"], k: int) -> tuple[Float[Array, "*rows 
         values, ids = jax.lax.top_k(part, k)
         ids += jax.lax.axis_index(MODEL) * part.shape[-1]
         values, ids = (jax.lax.all_gather(x, MODEL, axis=x.ndim - 1, tiled=True) for x in (values, ids))
-        values, pick = jax.lax.top_k(values, k)
-        return values, jnp.take_along_axis(ids, pick, axis=-1)
+        values, indices = jax.lax.top_k(values, k)
+        return values, jnp.take_along_axis(ids, indices, axis=-1)
 
     out_specs = fitting(P(DATA), values.shape, sharding.sizes)
     return jax.shard_map(best_of_all, mesh=sharding.mesh, in_specs=spec, out_specs=out_specs, check_vma=False)(values)
 
 
 def argmax(values: Float[Array, "*rows v"]) -> Int[Array, "*rows"]:
-    """Computes `jnp.argmax` as two plain reductions, which XLA:CPU vectorises: 0.18, not 0.55 ms for 60 x 2,048."""
+    """Computes `jnp.argmax` as two reductions, which XLA:CPU vectorises: 0.18 ms instead of 0.55 for 60 x 2,048."""
     ids = jnp.arange(values.shape[-1], dtype=jnp.int32).reshape((1,) * (values.ndim - 1) + (-1,))
-    largest = values == jnp.max(values, axis=-1, keepdims=True)
-    return jnp.min(jnp.where(largest, ids, values.shape[-1] - 1), axis=-1)
+    is_largest = values == jnp.max(values, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(is_largest, ids, values.shape[-1] - 1), axis=-1)
 
 
 def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Applies `function` to arrays with a row for each request, where rows do not meet: each device works on its own.
+    """Returns `function`, whose rows are independent, applied by each device to its own rows (one row per request).
 
-    XLA does not know of sorts and searches that their rows are independent, and would gather them all.
+    XLA does not know that rows of sorts and searches are independent, and would gather all of them.
     """
     sharding = _current.get()
     if sharding is None:
@@ -114,10 +114,10 @@ def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
-    """Calls `function(tree)`, where neither rows nor heads meet: a device works on its own heads of its own requests.
+    """Calls `function(tree)`, whose rows and heads are independent, on each device's heads of its requests.
 
-    Arrays of four axes are `[b, heads, ..]`, the first of all and the result among them; the others are `[b, ..]`. XLA
-    does not look into kernels, and would give each device all of them.
+    Arrays with four axes are `[b, heads, ..]`, including the first one and the result; the others are `[b, ..]`. XLA
+    cannot see into kernels, and would gather all arrays on each device.
     """
     current = _current.get()
     if current is None:
@@ -127,28 +127,27 @@ def by_head(function: Callable[[Tree], Array], tree: Tree) -> Array:
     return jax.shard_map(function, mesh=current.mesh, in_specs=(parts,), out_specs=out, check_vma=False)(tree)
 
 
-def added_up(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
-    """Calls `function(rows, weights)`, a sum over the dimensions that `specs` shard along `model`, row by row.
+def sum_over_model(function: Callable[[Any, Any], Array], rows: Any, weights: Any, specs: Any) -> Array:
+    """Calls `function(rows, weights)`, a sum over dimensions that `specs` shard along `model`; rows are independent.
 
-    Each device multiplies its own rows by its own part of the weights; a single all-reduce adds the results.
+    Each device works on its own rows with its own part of the weights, and the results are added up once.
     """
     current = _current.get()
     if current is None:
         return function(rows, weights)
 
-    def of_each(rule: Callable[..., Any]) -> Any:  # a rounded weight is several arrays of one spec
+    def map_specs(rule: Callable[..., Any]) -> Any:  # a quantized weight is several arrays with one spec
         return jax.tree.map(
             lambda spec, weight: jax.tree.map(lambda x: rule(spec, x.shape, current.sizes), weight), specs, weights
         )
 
-    if not all(jax.tree.leaves(of_each(divides))):
+    if not all(jax.tree.leaves(map_specs(divides))):
         return function(rows, weights)
-    parts = of_each(fitting)
-    row_parts = jax.tree.map(lambda row: fitting(P(DATA), row.shape, current.sizes), rows)
+    row_specs = jax.tree.map(lambda row: fitting(P(DATA), row.shape, current.sizes), rows)
 
-    def summand(rows: Any, weights: Any) -> Array:
+    def run(rows: Any, weights: Any) -> Array:
         return jax.lax.psum(function(rows, weights), MODEL)
 
-    row_specs = (row_parts, parts)
-    out = jax.tree.leaves(row_parts)[0]
-    return jax.shard_map(summand, mesh=current.mesh, in_specs=row_specs, out_specs=out, check_vma=False)(rows, weights)
+    in_specs = (row_specs, map_specs(fitting))
+    out = jax.tree.leaves(row_specs)[0]
+    return jax.shard_map(run, mesh=current.mesh, in_specs=in_specs, out_specs=out, check_vma=False)(rows, weights)

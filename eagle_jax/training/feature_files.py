@@ -26,7 +26,7 @@ from eagle_jax.checks import check_same_settings
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.durable import PART, replacing
 from eagle_jax.models.lm import LM
-from eagle_jax.sharding import DATA, Sharding, from_first, to_host, traced_over, wait_for_others
+from eagle_jax.sharding import DATA, Sharding, from_first_process, to_host, traced_over, wait_for_others
 from eagle_jax.sharding.placing import is_key_or_value, layer_of
 from eagle_jax.training.config import TrainConfig
 from eagle_jax.training.data import Rows
@@ -224,7 +224,7 @@ def _claim_folder(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
             part.unlink(missing_ok=True)
     if jax.process_count() > 1:
         flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
-        missing = np.flatnonzero(from_first(flags)).tolist()
+        missing = np.flatnonzero(from_first_process(flags)).tolist()
     if jax.process_index() == 0:
         with replacing(index_path) as file:
             file.write(f"{json.dumps(index)}\n".encode())

@@ -22,7 +22,7 @@ from eagle_jax.converters import save_head
 from eagle_jax.durable import hold, replacing
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
-from eagle_jax.sharding import DATA, Sharding, any_says, sharding_of, to_host, wait_for_others
+from eagle_jax.sharding import DATA, Sharding, any_process, sharding_of, to_host, wait_for_others
 from eagle_jax.training import data, heads, optimizer, prepare
 from eagle_jax.training.checkpoint import Checkpoints
 from eagle_jax.training.config import TrainConfig, read_config
@@ -152,7 +152,7 @@ def exclusive(folder: Path) -> Iterator[None]:
                 hold(stack.enter_context((folder / LOCK).open("a")), folder)
             except ValueError as error:
                 refused = error
-        if any_says(refused is not None):  # all processes must raise, or the others would wait for the first
+        if any_process(refused is not None):  # all processes must raise, or the others would wait for the first
             raise refused or ValueError(f"another run is in {folder}, as the first process found")
         yield
 

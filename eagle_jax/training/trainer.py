@@ -13,7 +13,7 @@ import optax
 
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
-from eagle_jax.sharding import Sharding, any_says
+from eagle_jax.sharding import Sharding, any_process
 from eagle_jax.training.checkpoint import CheckpointData, Checkpoints
 from eagle_jax.training.config import TrainConfig
 from eagle_jax.training.data import Rows
@@ -65,7 +65,7 @@ class Trainer:
             while step < self.config.steps:
                 state, step = self._update(state, step + 1, order, monitor), step + 1
                 stop = bool(signals) or time.monotonic() >= deadline
-                is_done = step == self.config.steps or any_says(stop)
+                is_done = step == self.config.steps or any_process(stop)
                 if is_done or step % self.config.checkpoint.every == 0:
                     monitor.finish()
                     self._save(state, order)
@@ -74,7 +74,7 @@ class Trainer:
                     break
         if step == self.config.steps:
             return state, None
-        return state, next((number for number in STOPPING if any_says(number in signals)), None)
+        return state, next((number for number in STOPPING if any_process(number in signals)), None)
 
     def _update(self, state: TrainState, step: int, order: RowOrder, monitor: UpdateMonitor) -> TrainState:
         rows = next(order)

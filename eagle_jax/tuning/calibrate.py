@@ -1,4 +1,4 @@
-"""Measures how often a head's tokens are accepted, for `calibration.json` in its folder."""
+"""Measures how often a head's draft tokens are accepted, for `calibration.json` in its folder."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +24,10 @@ from eagle_jax.sharding import to_host
 from eagle_jax.tuning.tune import built_in_questions
 
 ROWS = 8  # answers at a time
-NODES = 16  # of the trees: each depth has some, and those that are seldom accepted cost most
-STEPS = 16  # between two looks at whether all are complete
+NODES = 16  # nodes of a tree: enough for some at each depth
+STEPS = 16  # steps between two polls of the device
 NO_HEAD = "there is nothing to calibrate: the model has no head; load it with one"
-STRENGTH = 16.0  # guesses at a knot that the head's own probabilities count for: knots that few guesses come near
+STRENGTH = 16.0  # weight of the prior at each knot, in draft tokens; it decides at knots with few draft tokens
 
 
 def calibrate(
@@ -37,16 +37,16 @@ def calibrate(
     max_new_tokens: int = 64,
     progress: Callable[[int, int], None] | None = None,
 ) -> Prior:
-    """Decodes the prompts, greedily and at temperature 1, and counts which of the head's guesses were accepted.
+    """Decodes the prompts, greedily and at temperature 1, and returns acceptance rates of the head's draft tokens.
 
     Args:
         model: from `load`, with a head.
-        prompts: a few dozen, of the kind that the head is for.
-        max_new_tokens: of each answer.
+        prompts: a few dozen prompts, typical for the head's use.
+        max_new_tokens: maximum length of each answer.
         progress: called with (answers done, answers in all).
 
     Raises:
-        ValueError: the model has no head, or no prompts were given; what `generate` raises of prompts.
+        ValueError: the model has no head, or there are no prompts; or as `generate` does for prompts.
     """
     if model.head is None:
         raise ValueError(NO_HEAD)
@@ -58,15 +58,15 @@ def calibrate(
     done, total = 0, 2 * len(prompts)
     tables = []
     for temperature, drafted_prior in ((0.0, AS_DRAFTED.greedy), (1.0, AS_DRAFTED.sampled)):
-        guessed, accepted = np.zeros((2, *drafted_prior.shape), np.float64)
-        how = prompts, max_new_tokens, temperature, lambda state: state.counts
-        for rows, counts in after_answers(model, drafter, *how):
-            guessed += np.asarray(counts.guessed, np.float64).sum(axis=0)
-            accepted += np.asarray(counts.accepted, np.float64).sum(axis=0)
+        num_drafted, num_accepted = np.zeros((2, *drafted_prior.shape), np.float64)
+        arguments = prompts, max_new_tokens, temperature, lambda state: state.counts
+        for rows, counts in after_answers(model, drafter, *arguments):
+            num_drafted += np.asarray(counts.guessed, np.float64).sum(axis=0)
+            num_accepted += np.asarray(counts.accepted, np.float64).sum(axis=0)
             done += rows
             if progress is not None:
                 progress(done, total)
-        tables.append(fitted(guessed, accepted, drafted_prior))
+        tables.append(fit_rates(num_drafted, num_accepted, drafted_prior))
     return Prior(*tables)
 
 
@@ -78,14 +78,14 @@ def calibrate_head(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
-    """Measures the head's guesses, writes the calibration into its folder, and returns the model that uses it.
+    """Measures the head's acceptance rates, writes them to its folder, and returns the model that uses them.
 
     Args:
         model: loaded from `target` and `head`, as `load` takes them.
         prompts: as in `calibrate`; None takes a few questions.
 
     Raises:
-        ValueError: the model has no head; what `generate` raises of prompts.
+        ValueError: the model has no head; or as `generate` does for prompts.
         OSError: the folder cannot be written.
     """
     _, folder = folders_of(target, head)
@@ -104,42 +104,42 @@ def after_answers(
     temperature: float,
     read: Callable[[Any], Any],
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the number of answers decoded together, and `read` of the drafter's state after them, on the host."""
+    """Decodes the prompts in batches; yields each batch's size and `read` of the drafter's final state, on the host."""
     options = Options(
         max_new_tokens=max_new_tokens, temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, stop=(), logprobs=False
     )
     requests = requests_for(model, list(prompts), [options] * len(prompts), list(range(len(prompts))))
     for start in range(0, len(requests), ROWS):
-        some = requests[start : start + ROWS]
-        batch = Batch(model, drafter, shape_for(model, drafter, requests, len(some)), some)
+        chunk = requests[start : start + ROWS]
+        batch = Batch(model, drafter, shape_for(model, drafter, requests, len(chunk)), chunk)
         while not all(row.done for row in batch.rows):
             batch.decode(STEPS)
         state = to_host(read(batch.state.draft))
         batch.free()
-        yield len(some), state
+        yield len(chunk), state
 
 
-def fitted(
-    guessed: Float[np.ndarray, "d k"], accepted: Float[np.ndarray, "d k"], prior: Float[np.ndarray, "d k"]
+def fit_rates(
+    num_drafted: Float[np.ndarray, "d k"], num_accepted: Float[np.ndarray, "d k"], prior: Float[np.ndarray, "d k"]
 ) -> Float[np.ndarray, "d k"]:
-    """Returns the probabilities that explain the counts best among those that never fall with the head's own.
+    """Fits acceptance rates to the counts that do not decrease with the head's probabilities (isotonic regression).
 
     Args:
-        prior: what the head says, which counts for `STRENGTH` guesses at each knot.
+        prior: the head's probabilities, with the weight of `STRENGTH` draft tokens at each knot.
     """
-    weight = guessed + STRENGTH
-    mean = (accepted + STRENGTH * prior) / weight
-    return np.stack([_rising(*row) for row in zip(mean, weight, strict=True)]).astype(np.float32)
+    weight = num_drafted + STRENGTH
+    mean = (num_accepted + STRENGTH * prior) / weight
+    return np.stack([_isotonic(*row) for row in zip(mean, weight, strict=True)]).astype(np.float32)
 
 
-def _rising(values: Float[np.ndarray, "k"], weights: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
-    """Returns the closest values that never fall, by weighted squares: falling ones are pooled (Ayer et al. 1955)."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it stands for
+def _isotonic(values: Float[np.ndarray, "k"], weights: Float[np.ndarray, "k"]) -> Float[np.ndarray, "k"]:
+    """Returns the closest non-decreasing values by weighted squares, pooling adjacent violators (Ayer et al. 1955)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, and number of values
     for value, weight in zip(values, weights, strict=True):
         block = (float(value), float(weight), 1)
         while blocks and blocks[-1][0] > block[0]:
-            mean, above, size = blocks.pop()
-            total = above + block[1]
-            block = ((mean * above + block[0] * block[1]) / total, total, size + block[2])
+            mean, last_weight, size = blocks.pop()
+            total = last_weight + block[1]
+            block = ((mean * last_weight + block[0] * block[1]) / total, total, size + block[2])
         blocks.append(block)
     return np.concatenate([np.full(size, mean) for mean, _, size in blocks])

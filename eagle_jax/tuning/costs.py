@@ -1,4 +1,4 @@
-"""Costs of the parts of a step: forward passes over trees of several sizes, and levels of the draft."""
+"""Measures the costs of the parts of a step: verification of trees of several sizes, and levels of the draft."""
 
 import dataclasses
 import itertools
@@ -19,12 +19,12 @@ from eagle_jax.tuning.tree_costs import Costs
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The tree sizes to measure on a device.
+    """The trees that are measured.
 
     Attributes:
-        largest: the tree that is drafted everywhere on the prompts, and that no choice exceeds.
-        nodes: nodes of the trees whose verification is timed.
-        widths: of draft levels that are timed; what lies between is taken from straight lines.
+        largest: the largest tree, which is drafted at each token of the texts.
+        nodes: numbers of nodes for which verification is timed.
+        widths: widths for which draft levels are timed; other widths are interpolated.
     """
 
     largest: DynamicTree
@@ -43,27 +43,27 @@ CPU = Grid(DynamicTree(32, 6, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
 
 
 def grid_for(model: Model) -> Grid:
-    """Returns the trees to measure on this device, within the heads' depth and width; small trees on a CPU."""
+    """Returns the grid for this device (smaller on CPUs), within the depth and width that the head can draft."""
     grid = CPU if jax.default_backend() == "cpu" else ACCELERATOR
-    deepest, width = grid.largest.depth, grid.largest.top_k
+    depth, width = grid.largest.depth, grid.largest.top_k
     if model.head is not None:
-        deepest, width = model.head.num_drafted or deepest, min(width, model.head.max_children or width)
-    steps = min(grid.largest.depth_steps, deepest - 1)
+        depth, width = model.head.num_drafted or depth, min(width, model.head.max_children or width)
+    steps = min(grid.largest.depth_steps, depth - 1)
     nodes = min(grid.largest.nodes, 1 + width + steps * width**2)
     return Grid(
         DynamicTree(nodes, steps, width),
         tuple(size for size in grid.nodes if size < nodes) + (nodes,),
-        tuple(each for each in grid.widths if each < width) + (width,),
+        tuple(w for w in grid.widths if w < width) + (width,),
     )
 
 
 def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) -> Costs:
     """Measures the cost of the parts of a step."""
-    deep = min(3, grid.largest.depth_steps)
+    max_steps = min(3, grid.largest.depth_steps)
     drafters: dict[Any, Drafter] = {}
     for nodes in grid.nodes:
         drafters["verify", nodes] = VerifyOnly(TreeShape(nodes=nodes, depth=min(nodes - 1, grid.largest.depth)))
-    for width, steps in itertools.product(grid.widths, {0, deep}):
+    for width, steps in itertools.product(grid.widths, {0, max_steps}):
         drafters[steps, width] = DraftOnly(drafter_with(start.model, name, DynamicTree(width + 1, steps, width)))
     seconds = seconds_per_step(start, drafters, advance)
 
@@ -71,7 +71,7 @@ def measure(start: Start, name: str, grid: Grid, advance: Callable[[], None]) ->
         return max(seconds[steps, width] - seconds["verify", 1], 0.0)
 
     def level(width: int) -> float:
-        return max(drafting(deep, width) - drafting(0, width), 0.0) / max(deep, 1)
+        return max(drafting(max_steps, width) - drafting(0, width), 0.0) / max(max_steps, 1)
 
     return Costs(
         verify_steps=tuple((nodes, seconds["verify", nodes]) for nodes in grid.nodes),

@@ -1,7 +1,7 @@
-"""Replays smaller trees on texts for which a large tree was drafted at every position.
+"""Replays smaller trees on a text with a large tree drafted at each token, to count the tokens they would commit.
 
-A tree's nodes come best first (`DynamicTree(best_first=True)`), so the tree of fewer nodes, levels or children that the
-same drafter would have grown can be read off, and the text says which of its nodes the target would have walked.
+A tree's nodes are sorted best first (`DynamicTree(best_first=True)`), so it contains the smaller trees that the same
+drafter would have grown, and the text tells which of their nodes the target would have accepted.
 """
 
 import collections
@@ -12,15 +12,15 @@ from eagle_jax.decoding.policy import DynamicTree
 
 
 @dataclasses.dataclass(frozen=True)
-class Guessed:
-    """The tree of one place of a text, best node first; the root, node 0, is the text's token there."""
+class DraftedTree:
+    """The tree drafted at one token of a text, best node first; the root, node 0, is that token."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
 
     def grown_nodes(self, steps: int, width: int) -> list[int]:
-        """Returns the nodes below the root that a tree grown in `steps` expansions of `width` finds, best first."""
-        depth, level_rank = {0: 0}, {0: 0}  # of nodes that it finds; the rank is that among all of one depth
+        """Returns the nodes below the root of a tree grown in `steps` expansions of `width`, best first."""
+        depth, level_rank = {0: 0}, {0: 0}  # depth of each node of that tree, and its rank among nodes of its depth
         num_children: collections.Counter[int] = collections.Counter()
         num_at_depth: collections.Counter[int] = collections.Counter()
         nodes = []
@@ -37,64 +37,66 @@ class Guessed:
         return nodes
 
     def nodes_needed(self, following: Sequence[int], steps: int, width: int) -> list[int]:
-        """Returns the nodes, root included, that a tree needs for the path of `following` to reach each depth."""
-        needed: list[int] = []
-        last = 0  # node of the path
+        """Returns the number of nodes, root included, that the tree needs to follow `following` to each depth."""
+        sizes: list[int] = []
+        last = 0  # last node of the path
         for size, node in enumerate(self.grown_nodes(steps, width), start=2):
-            depth = len(needed)
+            depth = len(sizes)
             if depth < len(following) and self.parents[node] == last and self.tokens[node] == following[depth]:
-                needed.append(size)
+                sizes.append(size)
                 last = node
-        return needed
+        return sizes
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text, and what was drafted at each of its tokens but those at the end.
+    """A text, with the trees drafted at its tokens except the last ones.
 
     Attributes:
-        tokens: all of them.
-        drafted: `drafted[i]` has token i for its root.
+        tokens: all tokens.
+        drafted: trees; the root of `drafted[i]` is token i.
     """
 
     tokens: Sequence[int]
-    drafted: Sequence[Guessed]
+    drafted: Sequence[DraftedTree]
 
 
 def lengths(texts: Iterable[Text], trees: Iterable[DynamicTree]) -> Mapping[DynamicTree, float]:
-    """Returns how many tokens a step would have committed with each tree, decoding the same texts from start to end."""
-    sizes: dict[tuple[int, int], list[DynamicTree]] = {}
+    """Returns the mean number of tokens that a step with each tree would have committed on these texts."""
+    by_size: dict[tuple[int, int], list[DynamicTree]] = {}
     for tree in trees:
-        sizes.setdefault((tree.depth_steps, tree.top_k), []).append(tree)
+        by_size.setdefault((tree.depth_steps, tree.top_k), []).append(tree)
     texts = list(texts)
     by_tree: dict[DynamicTree, float] = {}
-    for (steps, width), alike in sizes.items():
+    for (steps, width), trees_of_size in by_size.items():
         paths = [_nodes_needed(text, steps, width) for text in texts]
-        by_tree |= {tree: _mean_length(paths, tree.nodes) for tree in alike}
+        by_tree |= {tree: _mean_length(paths, tree.nodes) for tree in trees_of_size}
     return by_tree
 
 
 def by_rank(texts: Iterable[Text], depths: int, ranks: int) -> list[list[float]]:
-    """Returns `[depth][rank]`: how often the next token is the i-th child, given that all nodes before were right."""
+    """Returns how often the text's next token is the i-th child at a depth, `[depth][rank]`, as a fraction of the trees
+    that were right up to that depth.
+    """
     counts = [[0] * ranks for _ in range(depths)]
-    tried = [0] * depths
+    totals = [0] * depths
     for text in texts:
         for place, drafted in enumerate(text.drafted):
             node = 0
             for depth, token in enumerate(text.tokens[place + 1 : place + 1 + depths]):
-                below = [index for index, above in enumerate(drafted.parents) if above == node]
-                tried[depth] += 1
-                right = [rank for rank, index in enumerate(below) if drafted.tokens[index] == token]
-                if not right:
+                children = [index for index, parent in enumerate(drafted.parents) if parent == node]
+                totals[depth] += 1
+                rank = next((rank for rank, index in enumerate(children) if drafted.tokens[index] == token), None)
+                if rank is None:
                     break
-                if right[0] < ranks:
-                    counts[depth][right[0]] += 1
-                node = below[right[0]]
-    return [[count / max(total, 1) for count in row] for row, total in zip(counts, tried, strict=True)]
+                if rank < ranks:
+                    counts[depth][rank] += 1
+                node = children[rank]
+    return [[count / max(total, 1) for count in row] for row, total in zip(counts, totals, strict=True)]
 
 
 def _nodes_needed(text: Text, steps: int, width: int) -> list[list[int]]:
-    """Returns `Guessed.nodes_needed` at every place."""
+    """Returns `DraftedTree.nodes_needed` at each token with a tree."""
     return [
         drafted.nodes_needed(text.tokens[place + 1 : place + 2 + steps], steps, width)
         for place, drafted in enumerate(text.drafted)
@@ -102,7 +104,7 @@ def _nodes_needed(text: Text, steps: int, width: int) -> list[list[int]]:
 
 
 def _mean_length(texts: Sequence[Sequence[Sequence[int]]], nodes: int) -> float:
-    """Returns tokens per step with a tree of `nodes` nodes, over texts with known nodes needed at each place."""
+    """Returns tokens per step with a tree of `nodes` nodes, given `nodes_needed` at each token of the texts."""
     tokens = steps = 0
     for paths in texts:
         place = 0

@@ -1,8 +1,6 @@
-"""Costs of draft trees: the tokens that a step commits against the seconds that it takes.
+"""Estimates the speed of decoding with draft trees from measured costs and acceptance.
 
-    tokens per second = E[tokens a step] / (step that verifies the tree + beginning to draft + levels * one level)
-
-Everything here is arithmetic on numbers that were measured elsewhere. Where every tree loses, plain decoding is best.
+tokens per second = E[tokens per step] / (verifying the tree + starting to draft + levels * one level)
 """
 
 import bisect
@@ -24,10 +22,9 @@ class Costs:
     """Seconds of the parts of a step, for one model on one device at one batch size.
 
     Attributes:
-        verify_steps: a step that drafts nothing, by the nodes that the target reads in it; 1 is plain decoding.
-        begin: what drafting adds to a step, by the width of the tree, when nothing is expanded: taking in what was
-            committed, and the first level.
-        level: every expansion, by its width.
+        verify_steps: a step without drafting, by the number of nodes that the target reads; 1 is plain decoding.
+        begin: drafting without expansions, by the width of the tree: observing committed tokens, and the first level.
+        level: each expansion, by its width.
     """
 
     verify_steps: Times
@@ -36,21 +33,21 @@ class Costs:
 
     @property
     def plain(self) -> float:
-        """A step of plain decoding."""
+        """Seconds of a step of plain decoding."""
         return between(self.verify_steps, 1)
 
     def step(self, tree: DynamicTree) -> float:
-        """Returns the seconds of a step with this tree; infinite for one beyond what was measured."""
+        """Returns the seconds of a step with this tree; infinite beyond the measured sizes."""
         drafting = between(self.begin, tree.top_k) + tree.depth_steps * between(self.level, tree.top_k)
         return between(self.verify_steps, tree.nodes) + drafting
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The expected speed of a tree (None: plain decoding) for a batch size.
+    """Estimated length and seconds of a step with a tree (None: plain decoding), for one row of a batch.
 
     Attributes:
-        length: tokens that a step commits.
+        length: mean number of tokens that a step commits.
         seconds: seconds of a step.
     """
 
@@ -64,39 +61,37 @@ class Estimate:
 
 
 def between(times: Times, size: int) -> float:
-    """Returns seconds at `size`, on straight lines between those that were measured; infinite beyond the largest.
+    """Interpolates the seconds at `size` linearly; infinite beyond the largest measured size.
 
-    More work does not take less time: what was measured below an earlier value counts as that.
+    Measured values are made non-decreasing first, since more work does not take less time.
     """
-    sizes = [at for at, _ in times]
-    rising = list(itertools.accumulate((seconds for _, seconds in times), max))
-    place = bisect.bisect_left(sizes, size)
-    if place == len(sizes):
+    sizes = [size for size, _ in times]
+    seconds = list(itertools.accumulate((seconds for _, seconds in times), max))
+    i = bisect.bisect_left(sizes, size)
+    if i == len(sizes):
         return math.inf
-    if place == 0 or sizes[place] == size:
-        return rising[place]
-    share = (size - sizes[place - 1]) / (sizes[place] - sizes[place - 1])
-    return rising[place - 1] + share * (rising[place] - rising[place - 1])
+    if i == 0 or sizes[i] == size:
+        return seconds[i]
+    fraction = (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
+    return seconds[i - 1] + fraction * (seconds[i] - seconds[i - 1])
 
 
 def ranked(costs: Costs, lengths: Mapping[DynamicTree, float]) -> list[Estimate]:
-    """Returns plain decoding and every tree, the fastest first; of equally fast ones the smaller tree.
+    """Returns estimates for plain decoding and every tree, the fastest first; ties go to the smaller tree.
 
     Args:
-        lengths: tokens that a step commits with each tree.
+        lengths: mean number of tokens that a step with each tree commits.
     """
     plain = Estimate(None, 1.0, costs.plain)
     trees = [Estimate(tree, length, costs.step(tree)) for tree, length in lengths.items()]
-    return sorted(
-        [plain, *trees], key=lambda estimate: (-estimate.tokens_per_second, estimate.tree.nodes if estimate.tree else 1)
-    )
+    return sorted([plain, *trees], key=lambda e: (-e.tokens_per_second, e.tree.nodes if e.tree else 1))
 
 
 def candidates(largest: DynamicTree, widths: Sequence[int]) -> Iterator[DynamicTree]:
-    """Yields trees to choose from that are no larger than one in any way, with frontiers of these widths."""
+    """Yields trees to choose from, no larger than `largest`, with frontiers of these widths."""
     for width, steps in itertools.product(widths, range(largest.depth_steps + 1)):
         for nodes in NODES:
-            # as many nodes as it is deep, no more than it finds, and more than its first level where it expands
-            deep, reached = steps + 2, 1 + width + steps * width**2
-            if width <= largest.top_k and deep <= nodes <= min(reached, largest.nodes):
+            # at least a node for each depth, and no more nodes than the expansions find
+            min_nodes, max_nodes = steps + 2, 1 + width + steps * width**2
+            if width <= largest.top_k and min_nodes <= nodes <= min(max_nodes, largest.nodes):
                 yield DynamicTree(nodes, steps, width)

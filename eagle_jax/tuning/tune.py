@@ -1,9 +1,9 @@
-"""Measures what draft trees cost and bring on this machine, and chooses: what `eagle-jax tune` does.
+"""Measures costs and gains of draft trees on this machine, and chooses the fastest, for `eagle-jax tune`.
 
-Everything is timed in the loop itself, a few steps at a time, of programs that take turns: a step that checks so many
-nodes and drafts nothing, and one that drafts and checks nothing. From both, and from how far trees of every size would
-have gone on real text, follows the speed of every tree; the two that promise most are then timed whole against plain
-decoding, which wins where they lose, the default tree, and on CPUs trees that end where the drafter is unsure.
+Parts of a step are timed in the decoding loop, in alternating programs: verifying trees of several sizes without
+drafting, and drafting without verifying. With the numbers of tokens that trees of every size would have committed on
+real text, this gives an estimated speed of every tree. The two fastest are then timed on whole answers against plain
+decoding, the default tree, and on CPUs trees with a probability threshold.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from eagle_jax.checks import whole_number
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Drafter, Plain
 from eagle_jax.drafters.timing import DraftOnly
-from eagle_jax.inspection.start import Ran, Start, greedy_requests, shortened, time_answers
+from eagle_jax.inspection.start import Start, TimedRun, greedy_requests, shortened, time_answers
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.budgets import MARGIN, Budget, numbers_of, setup
 from eagle_jax.methods.choice import default_tree, drafter_for
@@ -28,7 +28,7 @@ from eagle_jax.scheduling.batch_shape import shape_for
 from eagle_jax.scheduling.sizes import padded_batch_size
 from eagle_jax.sharding import to_host
 from eagle_jax.tuning.costs import Grid, drafter_with, grid_for, measure
-from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
+from eagle_jax.tuning.replay import DraftedTree, Text, by_rank, lengths
 from eagle_jax.tuning.tree_costs import Costs, Estimate, candidates, ranked
 
 QUESTIONS = (
@@ -42,9 +42,9 @@ QUESTIONS = (
     "Name three things to see in Rome and say why each is worth the walk.",
 )
 
-READ = 96  # tokens of every answer that trees are drafted along, and that are timed whole
-TEXTS = 4  # at most, or batches of them, that are timed whole
-# The cost of a step of these depends on the text: they are timed, not estimated, where there is one answer at a time.
+ANSWER_TOKENS = 96  # tokens of each answer that is drafted along and timed
+MAX_BATCHES = 4  # maximum number of batches that are timed
+# Their cost depends on the text, so they are timed and not estimated, and only for one answer at a time.
 THRESHOLD_TREES = (
     DynamicTree(4, 2, 2, min_probability=0.1),
     DynamicTree(6, 4, 1, min_probability=0.15),
@@ -55,14 +55,14 @@ THRESHOLD_TREES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The results at one batch size.
+    """The result for one batch size.
 
     Attributes:
-        budget: what is kept of it.
+        budget: the chosen tree, as it is stored.
         costs: seconds of the parts of a step.
-        estimates: plain decoding (tree None) and every tree, the most promising first.
-        measured: tokens a second, all rows together, of those that were timed whole, plain decoding (None) first.
-        by_rank: how often the drafter's i-th guess at each depth was right, `[depth][rank]`.
+        estimates: plain decoding (tree None) and every tree, the fastest first.
+        measured: tokens per second, all rows together, of the timed trees, plain decoding (None) first.
+        by_rank: how often the drafter's i-th token at each depth was right, `[depth][rank]`.
     """
 
     budget: Budget
@@ -72,7 +72,7 @@ class Tuned:
     by_rank: list[list[float]]
 
     def promised(self, estimate: Estimate) -> float:
-        """Returns the tokens per second of all rows together."""
+        """Returns the estimated tokens per second of all rows together."""
         return estimate.tokens_per_second * self.budget.rows
 
 
@@ -85,19 +85,19 @@ def tune(
     max_new_tokens: int = 256,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Tuned]:
-    """Finds the tree that decodes fastest, for each batch size; `budgets.save` keeps what was found.
+    """Finds the fastest tree for each batch size; `budgets.keep` stores the results.
 
     Args:
         model: from `load`.
-        drafter: a name that has dynamic trees: an EAGLE head's, P-EAGLE, DFlash, Medusa, Hydra, or a draft model.
-        batch_sizes: answers decoded together, ascending; each is rounded up as batches are.
-        prompts: what acceptance is measured on; None takes a few questions.
+        drafter: a method with dynamic trees: an EAGLE head's, P-EAGLE, DFlash, Medusa, Hydra, or a draft model.
+        batch_sizes: numbers of answers decoded together, ascending; each is rounded up like batches.
+        prompts: prompts to measure acceptance on; None takes a few questions.
         max_new_tokens: length of the answers that caches are made for.
         progress: called with (steps done, steps in all).
 
     Raises:
-        ValueError: the model has nothing to draft with, or no tokenizer to read the built-in questions with; what
-            `generate` raises of prompts.
+        ValueError: the model has no drafter, or no tokenizer for the built-in questions; or as `generate` does for
+            prompts.
     """
     name = method_of(model, drafter)
     drafter_for(model, drafter, "auto")
@@ -120,15 +120,15 @@ def _tune(
     model: Model, name: str, sizes: Sequence[int], requests: list[Request], progress: Callable[[int, int], None]
 ) -> Iterator[Tuned]:
     grid = grid_for(model)
-    # reading the texts, and for each batch size the verifying steps, two depths of each width, and whole answers
+    # drafting along the texts, and for each batch size the verifying steps, two depths of each width, whole answers
     steps = 1 + sum(len(grid.nodes) + 2 * len(grid.widths) + 4 + len(_threshold_trees(grid, rows)) for rows in sizes)
     done = itertools.count(1)
 
     def advance() -> None:
         progress(min(next(done), steps), steps)
 
-    endless = dataclasses.replace(model, stop_ids=())  # a text that goes on shows how far every tree would have gone
-    short = [shortened(request, READ) for request in requests]
+    endless = dataclasses.replace(model, stop_ids=())  # answers of full length
+    short = [shortened(request, ANSWER_TOKENS) for request in requests]
     largest = drafter_with(model, name, dataclasses.replace(grid.largest, best_first=True))
     texts = draft_along(endless, largest, short)
     advance()
@@ -139,22 +139,26 @@ def _tune(
         start = Start(endless, largest, batches[0], others=requests)
         costs = measure(start, name, grid, advance)
         estimates = ranked(costs, by_tree)
-        hopeful = [estimate.tree for estimate in estimates if estimate.tree is not None][:2]
+        fastest_trees = [estimate.tree for estimate in estimates if estimate.tree is not None][:2]
         default = default_tree(model, name, rows)
-        # a tree of fixed shape, which Medusa has by default where there is room, is not one that a finding can hold
-        trees = [*hopeful, *([default] if isinstance(default, DynamicTree) else []), *_threshold_trees(grid, rows)]
+        # Medusa's default tree may have a fixed shape, which a `Budget` cannot hold.
+        trees = [
+            *fastest_trees,
+            *([default] if isinstance(default, DynamicTree) else []),
+            *_threshold_trees(grid, rows),
+        ]
         drafters: dict[DynamicTree | None, Drafter] = {None: Plain()}
         drafters |= {tree: drafter_with(model, name, tree) for tree in trees}
         runs = [time_answers(start, drafters, advance)]
         for batch in batches[1:]:
-            start.batch.free()  # there may be no room for its caches and the next one's
+            start.batch.free()  # the caches of two batches may not fit
             start = Start(endless, largest, batch, others=requests)
             runs.append(time_answers(start, drafters))
-        measured = {tree: _together(run[tree] for run in runs) for tree in drafters}
+        measured = {tree: _tokens_per_second(run[tree] for run in runs) for tree in drafters}
         tree = fastest(measured)
-        where, fingerprint, mesh, _ = setup(model, name)
+        device, fingerprint, mesh, _ = setup(model, name)
         budget = Budget(
-            device=where,
+            device=device,
             model=fingerprint,
             mesh=dict(mesh),
             method=name,
@@ -169,17 +173,17 @@ def _tune(
 
 
 def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> list[Text]:
-    """Decodes the requests plainly, and returns the answers with what was drafted at every token."""
+    """Decodes the requests without speculation, and returns the answers with the tree drafted at each token."""
     drafter = DraftOnly(drafter)
     batch = Batch(model, drafter, shape_for(model, drafter, requests, len(requests)), requests)
-    drafted: list[list[Guessed]] = [[] for _ in requests]
+    drafted: list[list[DraftedTree]] = [[] for _ in requests]
     while not all(row.done for row in batch.rows):
         batch.decode(1)
         tree = batch.state.draft.tree
         tokens, parents, valid = to_host((tree.tokens, tree.parent, tree.valid))
-        for at, trees in enumerate(drafted):
-            guesses = int(valid[at].sum())  # best first: what is no guess comes last
-            trees.append(Guessed(tokens[at, :guesses].tolist(), parents[at, :guesses].tolist()))
+        for i, trees in enumerate(drafted):
+            nodes = int(valid[i].sum())  # best first: invalid nodes come last
+            trees.append(DraftedTree(tokens[i, :nodes].tolist(), parents[i, :nodes].tolist()))
     texts = []
     for row, trees in zip(batch.rows, drafted, strict=True):
         tokens = list(row.output.token_ids)
@@ -187,34 +191,34 @@ def draft_along(model: Model, drafter: Drafter, requests: Sequence[Request]) -> 
     return texts
 
 
-def _together(runs: Iterable[Ran]) -> float:
+def _tokens_per_second(runs: Iterable[TimedRun]) -> float:
     """Returns the tokens per second of several runs."""
-    tokens, seconds = zip(*((ran.tokens, ran.seconds) for ran in runs), strict=True)
+    tokens, seconds = zip(*((timed_run.tokens, timed_run.seconds) for timed_run in runs), strict=True)
     return sum(tokens) / sum(seconds)
 
 
 def _batches(requests: Sequence[Request], rows: int) -> list[list[Request]]:
-    """Makes batches of `rows` of the requests, which are repeated where they are too few for one."""
-    count = min(TEXTS, max(1, len(requests) // rows))
-    again = list(requests) * rows
-    return [again[index * rows : (index + 1) * rows] for index in range(count)]
+    """Makes batches of `rows` requests, which are repeated if there are fewer than `rows`."""
+    count = min(MAX_BATCHES, max(1, len(requests) // rows))
+    repeated = list(requests) * rows
+    return [repeated[index * rows : (index + 1) * rows] for index in range(count)]
 
 
 def _threshold_trees(grid: Grid, rows: int) -> list[DynamicTree]:
-    """Returns trees that end where the drafter is unsure, for `rows` answers at a time, within the largest tree."""
+    """Returns the trees with a probability threshold to time, no larger than the largest tree."""
     if jax.default_backend() != "cpu" or rows > 1:
         return []
     return [tree for tree in THRESHOLD_TREES if tree.depth <= grid.largest.depth and tree.top_k <= grid.largest.top_k]
 
 
 def fastest(measured: Mapping[DynamicTree | None, float]) -> DynamicTree | None:
-    """Returns the tree with the most tokens a second; None, plain decoding, where none gains `MARGIN` over it."""
+    """Returns the tree with the most tokens per second; None if none is faster than plain decoding by `MARGIN`."""
     best = max(measured, key=lambda tree: measured[tree])
     return best if measured[best] > MARGIN * measured[None] else None
 
 
 def built_in_questions(model: Model) -> list[Prompt]:
-    """Returns the built-in questions, as chats where the tokenizer has a template."""
+    """Returns the built-in questions, as chats if the tokenizer has a template."""
     if not getattr(model.tokenizer, "chat_template", None):
         return list(QUESTIONS)
     return [[{"role": "user", "content": question}] for question in QUESTIONS]

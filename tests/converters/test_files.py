@@ -170,8 +170,8 @@ def test_tensor_in_two_shards(tmp_path: pathlib.Path):
         ("[]", "expected a JSON object"),
         ("{}", "no weight_map"),
         ('{"weight_map": {}}', "no weight_map"),
-        ('{"weight_map": {"a": "../elsewhere.safetensors"}}', "a file beside it"),
-        ('{"weight_map": {"a": 3}}', "a file beside it"),
+        ('{"weight_map": {"a": "../elsewhere.safetensors"}}', "a file in the same folder"),
+        ('{"weight_map": {"a": 3}}', "a file in the same folder"),
     ],
 )
 def test_index_that_is_none(tmp_path: pathlib.Path, text: str, word: str):

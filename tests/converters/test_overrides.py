@@ -11,7 +11,7 @@ from eagle_jax.converters.families.config import config_from_hf, config_to_hf
 from eagle_jax.converters.heads.dflash_config import read_config as read_dflash
 from eagle_jax.converters.heads.entries import read_entries
 from eagle_jax.converters.llama import read_config
-from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters.overrides import with_changes
 from eagle_jax.converters.tensor_file import TensorInfo
 from eagle_jax.testing import TINY
 
@@ -27,7 +27,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 
 
 def read(entries: dict[str, Any], changes: dict[str, Any]) -> LlamaConfig:
-    return config_from_hf(overlaid(entries, changes))
+    return config_from_hf(with_changes(entries, changes))
 
 
 def test_rotary_settings_in_every_spelling_of_file_and_change():
@@ -84,13 +84,15 @@ def test_heads_whose_config_lies_in_an_object():
     layer = {**PLAIN, "model_type": "llama", **SPELLINGS["transformers 5"]}
     speculators = {"speculators_model_type": "eagle3", "transformer_layer_config": layer, "norm_before_residual": True}
     for changes, expected in (({"rope_theta": 7.0}, 7.0), ({"rope_parameters": {"rope_theta": 9.0}}, 9.0)):
-        stated = read_entries(overlaid(speculators, changes), eagle3=True).layer
+        stated = read_entries(with_changes(speculators, changes), eagle3=True).layer
         assert stated["rope_parameters"]["rope_theta"] == expected
-    assert read_entries(overlaid(speculators, {"rms_norm_eps": 0.5}), eagle3=True).layer["rms_norm_eps"] == 0.5
+    assert read_entries(with_changes(speculators, {"rms_norm_eps": 0.5}), eagle3=True).layer["rms_norm_eps"] == 0.5
     assert layer["rms_norm_eps"] != 0.5, "the file's own entries stay"
     flat = {**PLAIN, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 1 + 1]}}
     changes = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
-    assert read_entries(overlaid(flat, changes), eagle3=True).taps == (0, 1, 2), "the layers whose inputs are tapped"
+    assert read_entries(with_changes(flat, changes), eagle3=True).taps == (0, 1, 2), (
+        "the layers whose inputs are tapped"
+    )
 
 
 def test_a_dflash_heads_object():
@@ -103,5 +105,5 @@ def test_a_dflash_heads_object():
     }
     entries |= {"dflash_config": {"mask_token_id": 3, "target_layer_ids": [0, 1], "block_size": 4}}
     info = {"fc.weight": TensorInfo((32, 32), "float32", pathlib.Path("x"))}
-    changed = read_dflash(info, overlaid(entries, {"mask_token_id": 5, "target_layer_ids": [0]}))
+    changed = read_dflash(info, with_changes(entries, {"mask_token_id": 5, "target_layer_ids": [0]}))
     assert (changed.mask_token_id, changed.taps, changed.block_size) == (5, (1,), 4)

@@ -140,11 +140,11 @@ def told(monkeypatch) -> list[list[int]]:
     """What process 0 tells the others before they begin."""
     seen: list[list[int]] = []
 
-    def from_first(values: np.ndarray) -> np.ndarray:
+    def from_first_process(values: np.ndarray) -> np.ndarray:
         seen.append(values.tolist())
         return values
 
-    monkeypatch.setattr(processes, "from_first", from_first)
+    monkeypatch.setattr(processes, "from_first_process", from_first_process)
     return seen
 
 
@@ -156,7 +156,7 @@ def test_who_cannot_begin_tells_the_others(questions, tmp_path, told, monkeypatc
             Job([questions], output, one_model=True)
         assert told.pop()[:2] == [False, False]
 
-    monkeypatch.setattr(processes, "any_says", lambda so: True)  # of the other process
+    monkeypatch.setattr(processes, "any_process", lambda so: True)  # of the other process
     with pytest.raises(ValueError, match="the processes have different inputs; give each of them the same files"):
         Job([questions], output, one_model=True)
 

@@ -13,7 +13,7 @@ from eagle_jax.inspection.plan import plan_of_configs
 from eagle_jax.models.cache import KVState, NoState
 from eagle_jax.models.lm import LM
 from eagle_jax.models.rope import frequencies
-from eagle_jax.sharding import sharding_of, widened
+from eagle_jax.sharding import sharding_of, with_repeated_kv_heads
 from eagle_jax.testing import TINY
 
 CONFIG = dataclasses.replace(
@@ -88,9 +88,9 @@ def test_the_first_pairs_of_each_half_are_turned():
 
 
 def test_meshes_divide_every_kind_of_layer():
-    wide = widened(CONFIG, {"data": 1, "model": 4})
+    wide = with_repeated_kv_heads(CONFIG, {"data": 1, "model": 4})
     assert (wide.num_key_value_heads, wide.by_layer.num_key_value_heads) == (4, 4)
-    assert widened(wide, {"data": 1, "model": 4}) == wide
+    assert with_repeated_kv_heads(wide, {"data": 1, "model": 4}) == wide
     with pytest.raises(ValueError, match="model:4 neither divides the target's 6 key/value heads"):
         odd = dataclasses.replace(CONFIG, num_attention_heads=12, by_layer=by_layer(num_key_value_heads=6))
         sharding_of("model:4", odd)

@@ -15,7 +15,7 @@ from chats import TOKENIZER, config
 from safetensors.numpy import load_file
 from toy import CONFIG, pair
 
-from eagle_jax.sharding import sharding_of, widened
+from eagle_jax.sharding import sharding_of, with_repeated_kv_heads
 from eagle_jax.training import optimizer
 from eagle_jax.training.heads import first
 from eagle_jax.training.run import run
@@ -94,7 +94,7 @@ def test_head_and_moments_lie_in_shards():
 def test_heads_that_a_mesh_repeats_are_not_trained():
     """Over model:4 the target keeps its two key/value heads twice; the head has two."""
     target, _ = pair()
-    wide = dataclasses.replace(target, config=widened(CONFIG, {"data": 1, "model": 4}))
+    wide = dataclasses.replace(target, config=with_repeated_kv_heads(CONFIG, {"data": 1, "model": 4}))
     assert wide.config.num_key_value_heads == 4
     head = first(HeadConfig(), wide, None, jax.random.key(0), sizes=CONFIG)
     assert head.config.layers.num_key_value_heads == 2

@@ -12,7 +12,7 @@ from eagle_jax.decoding.calibration import AS_DRAFTED, DEPTHS, LOG_ODDS
 from eagle_jax.loading.calibration import read_prior
 from eagle_jax.loading.model import Model
 from eagle_jax.testing import synthetic_pair
-from eagle_jax.tuning.calibrate import STRENGTH, calibrate, calibrate_head, fitted
+from eagle_jax.tuning.calibrate import STRENGTH, calibrate, calibrate_head, fit_rates
 
 TARGET, HEAD = synthetic_pair(strength=0.3, error=0.15)
 
@@ -33,7 +33,7 @@ def test_the_fit_is_the_best_of_those_that_never_fall(monkeypatch):
     own = np.sort(rng.random((3, 8)), axis=1)
     guessed = rng.integers(0, 60, own.shape).astype(float)
     accepted = np.floor(guessed * rng.random(own.shape))
-    found = fitted(guessed, accepted, own)
+    found = fit_rates(guessed, accepted, own)
     weight = guessed + STRENGTH
     for row in range(3):
         mean = (accepted[row] + STRENGTH * own[row]) / weight[row]
@@ -43,7 +43,7 @@ def test_the_fit_is_the_best_of_those_that_never_fall(monkeypatch):
 
 def test_without_guesses_the_head_is_believed():
     nothing = np.zeros((DEPTHS, len(LOG_ODDS)))
-    np.testing.assert_allclose(fitted(nothing, nothing, AS_DRAFTED.greedy), AS_DRAFTED.greedy, atol=1e-6)
+    np.testing.assert_allclose(fit_rates(nothing, nothing, AS_DRAFTED.greedy), AS_DRAFTED.greedy, atol=1e-6)
 
 
 def test_a_head_that_says_less_than_it_knows_is_believed_more():

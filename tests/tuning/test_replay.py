@@ -7,12 +7,12 @@ import pytest
 
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.decoding.tree import depth_below
-from eagle_jax.tuning.replay import Guessed, Text, by_rank, lengths
+from eagle_jax.tuning.replay import DraftedTree, Text, by_rank, lengths
 
 #   0 --- 1 --- 3 --- 5       best first: 1 is likelier than 2, 2 than 3, ...
 #     \     \ 4
 #      2 --- 6
-TREE = Guessed(tokens=[9, 1, 2, 3, 4, 5, 6], parents=[-1, 0, 0, 1, 1, 3, 2])
+TREE = DraftedTree(tokens=[9, 1, 2, 3, 4, 5, 6], parents=[-1, 0, 0, 1, 1, 3, 2])
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_nodes_that_a_path_needs(following, steps, width, needed):
 
 
 def test_only_the_best_of_a_level_are_expanded():
-    tree = Guessed(tokens=[0, 1, 2, 3, 4, 5, 6, 7], parents=[-1, 0, 0, 1, 2, 1, 3, 5])
+    tree = DraftedTree(tokens=[0, 1, 2, 3, 4, 5, 6, 7], parents=[-1, 0, 0, 1, 2, 1, 3, 5])
     assert tree.nodes_needed([1, 5, 7], 2, 2) == [2, 6], "5 comes third of its level: nothing is below it"
     assert tree.nodes_needed([1, 3, 6], 2, 2) == [2, 4, 7]
 
@@ -75,7 +75,7 @@ def test_smaller_trees_are_read_off_the_large_one(small):
     tokens, parents, _ = grown(DynamicTree(40, 3, 4, best_first=True))
     own_tokens, own_parents, depth = grown(small)
     for row in range(40):
-        large = Guessed(tokens[row].tolist(), parents[row].tolist())
+        large = DraftedTree(tokens[row].tolist(), parents[row].tolist())
         own = {path_of(own_tokens[row], own_parents[row], node) for node in range(1, small.nodes)}
         for node in range(1, 40):
             path = path_of(tokens[row], parents[row], node)
@@ -85,14 +85,14 @@ def test_smaller_trees_are_read_off_the_large_one(small):
 
 
 def test_lengths_over_a_whole_text():
-    right = [Guessed([t, t + 1, t + 2], [-1, 0, 1]) for t in range(6)]
+    right = [DraftedTree([t, t + 1, t + 2], [-1, 0, 1]) for t in range(6)]
     text = Text(list(range(9)), right)
     found = lengths([text], [DynamicTree(2, 0, 1), DynamicTree(3, 1, 1)])
     assert found == {DynamicTree(2, 0, 1): 2.0, DynamicTree(3, 1, 1): 3.0}
-    wrong = Text([0, 5, 6, 7, 8], [Guessed([0, 1, 2], [-1, 0, 1])] * 3)
+    wrong = Text([0, 5, 6, 7, 8], [DraftedTree([0, 1, 2], [-1, 0, 1])] * 3)
     assert set(lengths([wrong], [DynamicTree(3, 1, 1)]).values()) == {1.0}
 
 
 def test_how_often_each_rank_is_right():
-    text = Text([0, 1, 2, 9], [Guessed([0, 1, 7, 2], [-1, 0, 0, 1]), Guessed([1, 8, 2], [-1, 0, 0])])
+    text = Text([0, 1, 2, 9], [DraftedTree([0, 1, 7, 2], [-1, 0, 0, 1]), DraftedTree([1, 8, 2], [-1, 0, 0])])
     assert by_rank([text], 2, 2) == [[0.5, 0.5], [0.5, 0.0]]

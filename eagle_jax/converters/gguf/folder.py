@@ -41,7 +41,7 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
     weights = Weights(source)
     config = llama.read_config(source)
     llama.check_target(weights, config)
-    if mtp.holds(weights.info):
+    if mtp.is_present(weights.info):
         mtp.divide(weights, config)
     tokenizer = tokenizer_of(source)
 

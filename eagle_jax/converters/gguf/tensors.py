@@ -163,7 +163,7 @@ class GgufTensors:
                 "floats"
             )
         # Blocks have a few bits and a scale of 16: bfloat16 unless another dtype is asked for.
-        return TensorInfo(tensor.shape, "bfloat16", tensor.file, stored=f"{tensor.type}, expanded to floats")
+        return TensorInfo(tensor.shape, "bfloat16", tensor.file, block_type=f"{tensor.type}, expanded to floats")
 
     def _in_order(self, name: str, value: np.ndarray) -> np.ndarray:
         """Returns the rows of q and k in HuggingFace's order.

@@ -32,11 +32,11 @@ from eagle_jax.converters.heads.eagle import own_embedding, verifier_for
 from eagle_jax.converters.heads.eagle_entries import Verifier
 from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D
 from eagle_jax.converters.heads.entries import HEAD_TYPE
-from eagle_jax.converters.heads.kinds import Checked
+from eagle_jax.converters.heads.kinds import CheckedHead
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
-from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters.overrides import with_changes
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.converters.writing import WHOLE, write_folder
+from eagle_jax.converters.writing import MODEL_FILE, write_folder
 from eagle_jax.models.dflash import DFlash
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
@@ -68,10 +68,10 @@ def format_of(entries: Mapping[str, Any]) -> str:
     return "speculators" if HEAD_TYPE in entries else "dflash"
 
 
-def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+def check(weights: Weights, target: LlamaConfig | None) -> CheckedHead:
     config, _ = read_head(weights, {})
     slots = names.slots(dflash_edges.stored(RULES, weights.info), shapes(config))
-    return Checked(config, slots, WHOLE, {}, (SIDE_FILE,))
+    return CheckedHead(config, slots, MODEL_FILE, {}, (SIDE_FILE,))
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> DFlash:
@@ -95,7 +95,7 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
 
 def save(head: DFlash, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
     entries = entries_of(format or "dflash", head.config, head.dtype.name, verifier_for(target, target_name))
-    entries |= quant_config.describing(RULES, head.stored_params)
+    entries |= quant_config.params_entry(RULES, head.stored_params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         yield from names.tensors(RULES, head.stored_params)
@@ -116,7 +116,7 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     """
     path = weights.folder / "config.json"
     try:
-        entries = quant_config.without(overlaid(read_json(path), window.config_entries(changes)))
+        entries = quant_config.without_quantization(with_changes(read_json(path), window.config_entries(changes)))
         flat = dflash_nested.flattened(entries, ARCHITECTURE) if HEAD_TYPE in entries else entries
         config = read_config(weights.info, flat)
         config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))

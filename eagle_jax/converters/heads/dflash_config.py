@@ -1,7 +1,7 @@
-"""Parses a DFlash head's `config.json`; see `dflash` for the format.
+"""Reads and writes a DFlash head's `config.json`; see `dflash` for the format.
 
-Some configs state `block_size` within `dflash_config`, some the mask token and the layers outside it; both are read.
-`target_layer_ids` name layers that the stream *leaves*, `aux_hidden_state_layer_ids` those that it *enters*, one more.
+`block_size`, the mask token and the layers may be stated inside or outside `dflash_config`. `target_layer_ids` names
+layers that the residual stream *leaves*, `aux_hidden_state_layer_ids` the layers that it *enters*, one more.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from eagle_jax.converters.hf.keys import Tables, check_head
 from eagle_jax.converters.tensor_file import TensorInfo
 
 FAMILY, ARCHITECTURE = "qwen3", dflash_edges.DFLASH
-NESTED, OUTPUT_TAPS, INPUT_TAPS = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
+NESTED, EXIT_LAYERS, ENTRY_LAYERS = "dflash_config", "target_layer_ids", "aux_hidden_state_layer_ids"
 
-# Factors and a cap of Gemma-like targets, whose absence means that there is none.
-_NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
-_EITHER = frozenset({"block_size", "mask_token_id", OUTPUT_TAPS, "sample_from_anchor", *_NUMBERS})
-_OUTER = _EITHER | {NESTED, INPUT_TAPS, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
-_INNER = _EITHER | {"causal", "causal_head"}
+# Two factors and a cap for Gemma-like targets; optional.
+_SCALES = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
+_SHARED = frozenset({"block_size", "mask_token_id", EXIT_LAYERS, "sample_from_anchor", *_SCALES})  # at either level
+_OUTER = _SHARED | {NESTED, ENTRY_LAYERS, "is_causal", "num_target_layers", "draft_vocab_size", "target_hidden_size"}
+_INNER = _SHARED | {"causal", "causal_head"}
 _INNER_FIXED: Mapping[str, tuple[Any, ...]] = {
     "use_swa": (False, None),
     "swa_window_size": (None,),
@@ -35,10 +35,10 @@ _IGNORED = frozenset({"auto_map", "num_anchors", "loss_decay_gamma", "attention_
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> DFlashConfig:
-    """Reads a `config.json`, together with the sizes that only the tensors state. Every key is accounted for.
+    """Reads a `config.json`, with the sizes that only the tensors show. Unknown keys are refused.
 
     Raises:
-        ValueError: another method's config, keys that may change the head, or what has to be stated is not.
+        ValueError: another method's config, an unknown key, or a required entry is missing.
     """
     method = dflash_edges.method_of(entries.get("architectures") or [ARCHITECTURE])
     if entries.get("model_type", FAMILY) != FAMILY:
@@ -56,24 +56,24 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> D
         raise ValueError(
             f"fc.weight has shape {list(fc)}; expected a multiple of {len(taps)} columns, one for each tap"
         )
-    either = {name: _entry_in(entries, inner, name) for name in _EITHER | dflash_edges.KEYS[method]}
+    merged = {name: _agreed_value(entries, inner, name) for name in _SHARED | dflash_edges.KEYS[method]}
     for name in ("block_size", "mask_token_id"):
-        if either[name] is None:
+        if merged[name] is None:
             raise ValueError(f"the config has no {name}; expected the one that the head was trained with")
-    numbers: dict[str, Any] = {name: hf_values.number(either, name) for name in _NUMBERS if either[name] is not None}
+    scales: dict[str, Any] = {name: hf_values.number(merged, name) for name in _SCALES if merged[name] is not None}
     return DFlashConfig(
         layers=layers,
         taps=taps,
-        target_hidden_size=_agreeing(entries, "target_hidden_size", fc[1] // len(taps)),
-        block_size=hf_values.integer(either, "block_size"),
-        mask_token_id=hf_values.integer(either, "mask_token_id"),
+        target_hidden_size=_checked_size(entries, "target_hidden_size", fc[1] // len(taps)),
+        block_size=hf_values.integer(merged, "block_size"),
+        mask_token_id=hf_values.integer(merged, "mask_token_id"),
         causal_layers=_causal_layers(entries, inner, layers, () if method == "dspark" else None),
-        sample_from_anchor=hf_values.flag(either, "sample_from_anchor", method == "dspark"),
+        sample_from_anchor=hf_values.flag(merged, "sample_from_anchor", method == "dspark"),
         num_target_layers=hf_values.optional_integer(entries, "num_target_layers"),
         draft_vocab_size=_draft_vocab_size(info, entries, layers.vocab_size),
         own_embedding=EMBEDDING in info,
-        **numbers,
-        **dflash_edges.fields(method, either),
+        **scales,
+        **dflash_edges.fields(method, merged),
     )
 
 
@@ -81,15 +81,15 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
     """Returns the `config.json` of a head; `read_config` reads it back.
 
     Raises:
-        ValueError: the format has no words for it.
+        ValueError: the format cannot express the head.
     """
     layers = config.layers
     if not layers.qk_norm:
         raise ValueError("the layers of a DFlash head on disk are Qwen3's; these have no norms of queries and keys")
     architecture, parts = dflash_edges.entries_for(config)
-    inner: dict[str, Any] = {"mask_token_id": config.mask_token_id, OUTPUT_TAPS: [tap - 1 for tap in config.taps]}
+    inner: dict[str, Any] = {"mask_token_id": config.mask_token_id, EXIT_LAYERS: [tap - 1 for tap in config.taps]}
     defaults = {"input_embedding_scale": 1.0, "output_multiplier": 1.0, "final_logit_softcapping": None}
-    inner |= {name: getattr(config, name) for name in _NUMBERS if getattr(config, name) != defaults[name]}
+    inner |= {name: getattr(config, name) for name in _SCALES if getattr(config, name) != defaults[name]}
     entries = config_to_hf(layers) | {"architectures": [architecture], "torch_dtype": dtype}
     if architecture == dflash_edges.SPECFORGE:
         inner["projector_type"] = "dspark"
@@ -98,11 +98,11 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
     is_dspark = is_flat or architecture == dflash_edges.SPECFORGE
     entries |= {"block_size": config.block_size, **(inner if is_flat else {NESTED: inner})}
     inner = entries if is_flat else inner
-    everywhere = tuple(range(layers.num_hidden_layers))
-    if config.causal_layers in ((), everywhere):
+    all_layers = tuple(range(layers.num_hidden_layers))
+    if config.causal_layers in ((), all_layers):
         entries["is_causal"] = bool(config.causal_layers)
         inner |= {"causal_head": True} if config.causal_layers and not is_flat else {}
-    elif is_dspark or config.causal_layers != tuple(i for i in everywhere if layers.window(i) is not None):
+    elif is_dspark or config.causal_layers != tuple(i for i in all_layers if layers.window(i) is not None):
         choices = "of all layers or of none" if is_dspark else "of all layers, of none, or of those with a window"
         raise ValueError(f"causal_layers={config.causal_layers}: a config of {architecture} says so {choices}")
     if config.num_target_layers is not None:
@@ -119,7 +119,7 @@ def entries_for(config: DFlashConfig, dtype: str) -> dict[str, Any]:
 
 
 def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any], method: str) -> None:
-    """Raises ValueError with all unsupported keys of both objects."""
+    """Refuses unknown keys, of both objects in one message."""
     tables, refusals = lookup.tables_of(FAMILY), hf_values.Refusals()
     parts, ignored = dflash_edges.KEYS[method], _IGNORED | dflash_edges.IGNORED[method]
     fixed = {key: values for key, values in tables.fixed.items() if key not in _OUTER}
@@ -131,7 +131,7 @@ def _check_keys(entries: Mapping[str, Any], inner: Mapping[str, Any], method: st
 
 
 def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
-    """Returns the decoder layers: the entries that a Qwen3 has, read as a Qwen3's."""
+    """Returns the config of the decoder layers, from the entries that Qwen3 has."""
     rotary = [entries, *(entries.get(key) for key in ("rope_parameters", "rope_scaling"))]
     if not any(isinstance(part, Mapping) and part.get("rope_theta") is not None for part in rotary):
         raise ValueError("the config has no rope_theta, here or in rope_parameters; expected the one of the training")
@@ -142,22 +142,22 @@ def _layers(entries: Mapping[str, Any]) -> LlamaConfig:
 
 
 def _taps(entries: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the layers whose input is tapped."""
-    output_taps, input_taps = _entry_in(entries, inner, OUTPUT_TAPS), entries.get(INPUT_TAPS)
-    for name, ids, minimum in ((OUTPUT_TAPS, output_taps, -1), (INPUT_TAPS, input_taps, 0)):
-        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= minimum for layer in ids)
+    """Returns the tapped layers, which the residual stream enters."""
+    exits, entry_ids = _agreed_value(entries, inner, EXIT_LAYERS), entries.get(ENTRY_LAYERS)
+    for name, ids, min_id in ((EXIT_LAYERS, exits, -1), (ENTRY_LAYERS, entry_ids, 0)):
+        is_valid = isinstance(ids, list) and ids and all(type(layer) is int and layer >= min_id for layer in ids)
         if ids is not None and (not is_valid or len(set(ids)) < len(ids)):
             raise ValueError(f"{name} is {ids!r}; expected layer numbers, each once")
-    taps = input_taps if output_taps is None else [layer + 1 for layer in output_taps]
+    taps = entry_ids if exits is None else [layer + 1 for layer in exits]
     if taps is None:
         raise ValueError(
-            f"the config has no {OUTPUT_TAPS}; expected the target layers that the head was trained on; there is "
-            "no default, since the tensors do not determine them"
+            f"the config has no {EXIT_LAYERS}; expected the target layers that the head was trained to read: others "
+            "fit its tensors as well, so there is no default"
         )
-    if input_taps is not None and taps != input_taps:
+    if entry_ids is not None and taps != entry_ids:
         raise ValueError(
-            f"{OUTPUT_TAPS} is {output_taps}, layers whose outputs are tapped, and {INPUT_TAPS} is {input_taps}, "
-            "layers whose inputs are tapped; expected each of the latter to be one more; remove the wrong list"
+            f"{EXIT_LAYERS} is {exits}, layers that the streams leave, and {ENTRY_LAYERS} is {entry_ids}, layers that "
+            "they enter; expected the latter to be one more, or one of the two alone"
         )
     return tuple(taps)
 
@@ -167,34 +167,34 @@ def _causal_layers(
 ) -> tuple[int, ...]:
     """Returns the layers whose attention is causal within the block.
 
-    Where the config does not say all or none, these are `default`, or with None those with a window.
+    If the config states neither all nor none: `default`, or if that is None the layers with a window.
     """
-    everywhere = range(layers.num_hidden_layers)
-    for of, name in ((entries, "is_causal"), (inner, "causal"), (inner, "causal_head")):
-        if of.get(name) is not None:
-            return tuple(everywhere) if hf_values.flag(of, name, False) else ()
-    return tuple(i for i in everywhere if layers.window(i) is not None) if default is None else default
+    all_layers = range(layers.num_hidden_layers)
+    for level, name in ((entries, "is_causal"), (inner, "causal"), (inner, "causal_head")):
+        if level.get(name) is not None:
+            return tuple(all_layers) if hf_values.flag(level, name, False) else ()
+    return tuple(i for i in all_layers if layers.window(i) is not None) if default is None else default
 
 
-def _entry_in(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
-    """Returns an entry of either object, or None. Raises ValueError if both have it with different values."""
-    present = [of[name] for of in (inner, entries) if of.get(name) is not None]
-    if len(present) == 2 and present[0] != present[1]:
-        raise ValueError(f"{name} is {present[0]!r} in {NESTED} and {present[1]!r} outside it; expected them to agree")
-    return present[0] if present else None
+def _agreed_value(entries: Mapping[str, Any], inner: Mapping[str, Any], name: str) -> Any:
+    """Returns an entry's value from either level, or None. Raises ValueError if the levels disagree."""
+    found = [level[name] for level in (inner, entries) if level.get(name) is not None]
+    if len(found) == 2 and found[0] != found[1]:
+        raise ValueError(f"{name} is {found[0]!r} in {NESTED} and {found[1]!r} outside it; expected them to agree")
+    return found[0] if found else None
 
 
-def _agreeing(entries: Mapping[str, Any], name: str, size: int) -> int:
-    """Returns the size that the tensors show. Raises ValueError if the config states another."""
+def _checked_size(entries: Mapping[str, Any], name: str, size: int) -> int:
+    """Returns the tensors' `size`. Raises ValueError if the config states another."""
     if hf_values.integer(entries, name, size) != size:
         raise ValueError(f"{name}={entries[name]} in the config, and the tensors make {size}; expected them to agree")
     return size
 
 
 def _draft_vocab_size(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], vocab_size: int) -> int | None:
-    """Returns the rows of the head's own output matrix; None if it uses the target's, which makes all tokens."""
+    """Returns the rows of the head's output matrix; None if the head uses the target's, for the whole vocabulary."""
     rows = info[OUTPUT].shape[0] if OUTPUT in info and info[OUTPUT].shape else None
     if rows is None and entries.get("draft_vocab_size") not in (None, vocab_size):
         raise ValueError(f"draft_vocab_size={entries['draft_vocab_size']}, and there is no {OUTPUT}; expected one")
-    _agreeing(entries, "draft_vocab_size", vocab_size if rows is None else rows)
+    _checked_size(entries, "draft_vocab_size", vocab_size if rows is None else rows)
     return rows

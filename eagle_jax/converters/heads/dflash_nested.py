@@ -1,12 +1,12 @@
-"""The `config.json` of a DFlash head as vLLM speculators has it ("dflash"), from and to the authors'.
+"""Converts the `config.json` of a DFlash head between vLLM speculators' format ("dflash") and the authors'.
 
     speculators_model_type        dflash
-    transformer_layer_config      a Qwen3's keys
+    transformer_layer_config      Qwen3's keys
     block_size, mask_token_id, aux_hidden_state_layer_ids (entered), draft_vocab_size, sample_from_anchor
-    sliding_window_non_causal     layers with a window see the whole block; without it they are causal
+    sliding_window_non_causal     true: layers with a window see the whole block; false or missing: they are causal
 
-Tensors are named as in the authors' format. An output matrix with d2t and t2d is there where the head drafts some of
-the tokens; embedding and verifier_* are the target's.
+Tensor names are the authors'. A head with a draft vocabulary has an output matrix, d2t and t2d; the embedding and
+verifier_* are the target's.
 """
 
 from collections.abc import Mapping
@@ -21,21 +21,21 @@ from eagle_jax.converters.hf import values
 from eagle_jax.converters.hf.keys import Tables, check_head
 
 METHOD, CLASSES = "dflash", ("DFlashSpeculator", "DFlashDraftModel")
-ENTERED = "aux_hidden_state_layer_ids"
+ENTRY_LAYERS = "aux_hidden_state_layer_ids"
 VERIFIER_TENSORS = r"verifier_.*"
 
 _NOT_CAUSAL = "sliding_window_non_causal"
-_COPIED = ("block_size", "mask_token_id", ENTERED, "draft_vocab_size", "target_hidden_size", "sample_from_anchor")
+_COPIED = ("block_size", "mask_token_id", ENTRY_LAYERS, "draft_vocab_size", "target_hidden_size", "sample_from_anchor")
 _FIXED: Mapping[str, tuple[Any, ...]] = {"projector_type": ("dflash", None), "shift_label": (False, None)}
-# Settings of the training, and of Domino's head, which `projector_type` says is not there.
+# Settings of training, and of Domino's head, which `projector_type` rules out.
 _IGNORED = OUTER_IGNORED | frozenset(
     """
     max_anchors num_anchors auf pure_draft_prefix_len emb_dim gru_hidden_dim lambda_base_start lambda_base_decay_ratio
     """.split()
 )
 
-# transformers leaves out of `transformer_layer_config` what is a Qwen3's default; the rotary base is to be stated.
-_ABSENT: Mapping[str, Any] = {
+# transformers omits Qwen3's defaults from `transformer_layer_config`. The rotary base has no default here.
+_DEFAULTS: Mapping[str, Any] = {
     **{"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32},
     **{"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768},
     **{"rms_norm_eps": 1e-6, "use_sliding_window": False, "hidden_act": "silu"},
@@ -43,13 +43,13 @@ _ABSENT: Mapping[str, Any] = {
 
 
 def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    """Converts a nested config to the authors' flat form. Every key around the layers' is accounted for.
+    """Converts a nested config to the authors' flat form. Unknown outer keys are refused.
 
     Args:
         architecture: the class that the authors' config names.
 
     Raises:
-        ValueError: another method's config, or keys that may change the head.
+        ValueError: another method's config, or an unknown key.
     """
     classes = entries.get("architectures") or [CLASSES[0]]
     if entries[HEAD_TYPE] != METHOD or not isinstance(classes, list) or not set(classes) <= set(CLASSES):
@@ -62,16 +62,16 @@ def flattened(entries: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         raise ValueError(f"{LAYER_CONFIG} is {inner!r}; expected the object that describes the decoder layers")
     read = frozenset({HEAD_TYPE, LAYER_CONFIG, "architectures", _NOT_CAUSAL, *_COPIED})
     check_head(entries, Tables(read=read, fixed=_FIXED, neutral=_IGNORED | verifier_keys(entries)))
-    flat = {**_ABSENT, **inner, "architectures": [architecture]}
+    flat = {**_DEFAULTS, **inner, "architectures": [architecture]}
     flat |= {name: entries[name] for name in _COPIED if entries.get(name) is not None}
     return flat | ({"is_causal": False} if values.flag(entries, _NOT_CAUSAL, False) else {})
 
 
 def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[str, Any]:
-    """Returns the nested `config.json` of a head; `flattened` is the way back.
+    """Returns the nested `config.json` of a head; `flattened` is the inverse.
 
     Raises:
-        ValueError: the format has no words for it.
+        ValueError: the format cannot express the head.
     """
     layers = config.layers
     windows = tuple(i for i in range(layers.num_hidden_layers) if layers.window(i) is not None)
@@ -91,7 +91,7 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
     for problem, is_present in problems.items():
         if is_present:
             raise ValueError(f"readers of the speculators format would run another head: {problem}; save it as dflash")
-    wider = config.target_hidden_size != layers.hidden_size
+    differs = config.target_hidden_size != layers.hidden_size
     inner = {
         name: value for name, value in config_to_hf(layers).items() if name not in ("architectures", "torch_dtype")
     }
@@ -101,9 +101,9 @@ def entries_for(config: DFlashConfig, dtype: str, verifier: Verifier) -> dict[st
         LAYER_CONFIG: {"model_type": "qwen3", **inner},
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
-        ENTERED: list(config.taps),
+        ENTRY_LAYERS: list(config.taps),
         "draft_vocab_size": layers.vocab_size if config.draft_vocab_size is None else config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size if wider else None,
+        "target_hidden_size": config.target_hidden_size if differs else None,
         "sample_from_anchor": config.sample_from_anchor,
         _NOT_CAUSAL: bool(windows) and not config.causal_layers,
         "torch_dtype": dtype,

@@ -21,12 +21,12 @@ from eagle_jax.converters.heads.eagle_config import eagle1_config, eagle3_config
 from eagle_jax.converters.heads.eagle_entries import Verifier, entries_for
 from eagle_jax.converters.heads.eagle_formats import D2T, EMBEDDING, OUTPUT, T2D, Spelling
 from eagle_jax.converters.heads.entries import HEAD_TYPE, TAPS, check_method, read_entries
-from eagle_jax.converters.heads.kinds import Checked
+from eagle_jax.converters.heads.kinds import CheckedHead
 from eagle_jax.converters.heads.vocabulary import mapping_tensors, read_vocabulary
 from eagle_jax.converters.hf.keys import log
-from eagle_jax.converters.overrides import overlaid
+from eagle_jax.converters.overrides import with_changes
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.converters.writing import WHOLE, write_folder
+from eagle_jax.converters.writing import MODEL_FILE, write_folder
 from eagle_jax.head_kinds import HEAD_KINDS
 from eagle_jax.models.draft_head import DraftHead
 from eagle_jax.models.lm import LM
@@ -73,11 +73,11 @@ def format_of(entries: Mapping[str, Any]) -> str:
     return "speculators" if HEAD_TYPE in entries else "safeailab or sglang"
 
 
-def check(weights: Weights, target: LlamaConfig | None) -> Checked:
+def check(weights: Weights, target: LlamaConfig | None) -> CheckedHead:
     checkpoint = read_head(weights, (0, 1, 2) if target is None else default_taps(target.num_hidden_layers), {})
     unstated = checkpoint.spelling.eagle3 and not checkpoint.has_taps and target is None
     slots = names.slots(checkpoint.spelling.rules, shapes(checkpoint.config))
-    return Checked(checkpoint.config, slots, WHOLE, {"taps": TAPS_BY_DEFAULT} if unstated else {})
+    return CheckedHead(checkpoint.config, slots, MODEL_FILE, {"taps": TAPS_BY_DEFAULT} if unstated else {})
 
 
 def load(
@@ -103,13 +103,13 @@ def load(
 
 
 def save(head: DraftHead, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
-    format = eagle_formats.plainest(head.config) if format is None else format
-    form = eagle_formats.named(format)
+    format = eagle_formats.default_format(head.config) if format is None else format
+    form = eagle_formats.format_named(format)
     verifier = verifier_for(target, target_name)
     eagle1 = isinstance(head.config, EagleConfig)
     rules = (form.eagle1 if eagle1 else form.eagle3).rules
     entries = entries_for(format, head.config, head.dtype.name, verifier)
-    entries |= quant_config.describing(rules, head.stored_params)
+    entries |= quant_config.params_entry(rules, head.stored_params)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         yield from names.tensors(rules, head.stored_params)
@@ -142,7 +142,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
     """
     folder, info = weights.folder, weights.info
     path = folder / "config.json"
-    entries = overlaid(read_json(path), window.config_entries(changes))
+    entries = with_changes(read_json(path), window.config_entries(changes))
     spelling = eagle_formats.spelling_of(info)
     if spelling is None:
         check_method(entries)
@@ -153,7 +153,9 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         )
     try:
         numbered = spelling is eagle_formats.NUMBERED
-        head_entries = read_entries(quant_config.without(entries), eagle3=spelling.eagle3, numbered=numbered)
+        head_entries = read_entries(
+            quant_config.without_quantization(entries), eagle3=spelling.eagle3, numbered=numbered
+        )
         if spelling.eagle3:
             config: EagleConfig | Eagle3Config = eagle3_config(
                 info, head_entries, spelling, _taps(head_entries.taps or default_taps)

@@ -64,7 +64,7 @@ def eagle3_config(info: Info, entries: HeadEntries, spelling: Spelling, taps: tu
     if layers.latent is None:
         sized_by |= {"num_attention_heads": "self_attn.q_proj.weight", "num_key_value_heads": "self_attn.k_proj.weight"}
     for name, part in sized_by.items():
-        key = f"{spelling.first}.{part}"
+        key = f"{spelling.first_layer}.{part}"
         _check_equal(entries.layer.get(name), getattr(layers, name), name, key)
     if OUTPUT in info:
         drafted, _ = _matrix(info, OUTPUT)
@@ -95,7 +95,7 @@ def eagle3_config(info: Info, entries: HeadEntries, spelling: Spelling, taps: tu
 
 def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: int, vocab_size: int) -> LlamaConfig:
     def name(part: str) -> str:
-        return f"{spelling.first}.{part}"
+        return f"{spelling.first_layer}.{part}"
 
     context = values.integer(entries, "max_position_embeddings", DEFAULT_CONTEXT)
     numbers = [int(i) for i in re.findall(r"^layers\.(\d+)\.", "\n".join(info), re.MULTILINE)]
@@ -104,7 +104,7 @@ def _layers(info: Info, entries: Mapping[str, Any], spelling: Spelling, hidden: 
         vocab_size=vocab_size,
         hidden_size=hidden,
         intermediate_size=_matrix(info, name("mlp.gate_proj.weight"))[0],
-        num_hidden_layers=1 + max(numbers, default=0) if spelling.first.endswith(".0") else 1,
+        num_hidden_layers=1 + max(numbers, default=0) if spelling.first_layer.endswith(".0") else 1,
         max_position_embeddings=context,
         rms_norm_eps=values.number(entries, "rms_norm_eps", DEFAULT_EPS),
         attention_bias=has_o_bias,
@@ -126,7 +126,7 @@ def _latent(entries: Mapping[str, Any], context: int) -> dict[str, Any]:
 
 def _by_head(info: Info, entries: Mapping[str, Any], spelling: Spelling, context: int) -> dict[str, Any]:
     """Returns the fields of ordinary attention: number and size of heads, and the rotary embedding."""
-    q, k = (_matrix(info, f"{spelling.first}.self_attn.{x}_proj.weight")[0] for x in "qk")
+    q, k = (_matrix(info, f"{spelling.first_layer}.self_attn.{x}_proj.weight")[0] for x in "qk")
     size = _head_dim(entries, q, k)
     heads = {"num_attention_heads": q // size, "num_key_value_heads": k // size, "head_dim": size}
     return {**heads, "rope": hf_rope.rope_from_hf(entries, context)}

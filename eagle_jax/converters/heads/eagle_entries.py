@@ -1,4 +1,4 @@
-"""The `config.json` of a draft head, in each of the formats."""
+"""Writes the `config.json` of an EAGLE head, in each format."""
 
 import dataclasses
 from typing import Any
@@ -10,19 +10,19 @@ from eagle_jax.converters.heads.eagle_formats import FLAGS, check_expressible
 from eagle_jax.converters.heads.entries import HEAD_TYPE, LAYER_CONFIG, PEAGLE, TAPS
 from eagle_jax.converters.hf import rope
 
-# speculators' own version that has these keys, and the drafted tokens that its configs suggest.
+# The version of speculators that has these keys, and the number of draft tokens that its configs suggest.
 SPECULATORS_VERSION = "0.5.0"
 SPECULATIVE_TOKENS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verifier:
-    """The target as a speculators config names it; vLLM serves the pair by it.
+    """The target as a speculators config names it; vLLM loads this target for the head.
 
     Attributes:
         name: folder or hub name, or None.
-        architectures: its classes, as its own config has them.
-        max_position_embeddings: its context; vLLM wants the head's to be no shorter.
+        architectures: model classes, from the target's config.
+        max_position_embeddings: the target's context; vLLM requires the head's to be at least as long.
     """
 
     name: str | None = None
@@ -30,7 +30,7 @@ class Verifier:
     max_position_embeddings: int = 1
 
     def entries(self, method: str, tokens: int) -> dict[str, Any]:
-        """Returns a speculators config's entries on itself and the target, for a method that drafts `tokens` tokens."""
+        """Returns the config entries that name the method and the target; `tokens` is the number of draft tokens."""
         proposal = {"proposal_type": "greedy", "speculative_tokens": tokens}
         return {
             HEAD_TYPE: method,
@@ -50,7 +50,7 @@ def entries_for(
     """Returns the `config.json` of a head; `entries.read_entries` reads it back.
 
     Raises:
-        ValueError: the format's readers would take it for another head.
+        ValueError: readers of the format would misread the head.
     """
     check_expressible(format, config)
     if format == "speculators":
@@ -81,7 +81,7 @@ def _flat(config: EagleConfig | Eagle3Config, dtype: str, sglang: bool) -> dict[
 
 
 def _sglang_eagle1(config: EagleConfig) -> dict[str, Any]:
-    """Returns SGLang's keys for biases: a true `bias` means q, k and v, as in Qwen2."""
+    """Returns entries that SGLang reads correctly: it takes `bias: true` for biases of q, k and v, as Qwen2's."""
     family = ("qwen2", "Qwen2ForCausalLMEagle") if config.layers.qkv_bias else ("llama", "LlamaForCausalLMEagle")
     entries: dict[str, Any] = {"model_type": family[0], "architectures": [family[1]]}
     return entries if config.fc_bias else entries | {"bias": False}
@@ -89,7 +89,7 @@ def _sglang_eagle1(config: EagleConfig) -> dict[str, Any]:
 
 def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) -> dict[str, Any]:
     layers = config.layers
-    # Nothing but "dynamic" scaling looks at the length, and there it has to stay.
+    # Only "dynamic" scaling depends on the length, which must then be the head's.
     context = max(layers.max_position_embeddings, verifier.max_position_embeddings)
     if layers.rope.kind != "dynamic":
         layers = dataclasses.replace(layers, max_position_embeddings=context)
@@ -112,17 +112,17 @@ def _nested(config: EagleConfig | Eagle3Config, dtype: str, verifier: Verifier) 
     entries |= {flag: getattr(config, flag) for flag in FLAGS}
     if mask is not None:
         entries |= {"mask_token_id": mask.token_id}
-    wider = config.target_hidden_size != config.layers.hidden_size
+    differs = config.target_hidden_size != config.layers.hidden_size
     return entries | {
         "architectures": ["Eagle3Speculator" if mask is None else "PEagleSpeculator"],
         "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size if wider else None,
+        "target_hidden_size": config.target_hidden_size if differs else None,
         TAPS: list(config.taps),
     }
 
 
 def _layer(config: LlamaConfig) -> dict[str, Any]:
-    """Returns the decoder layers in HuggingFace's keys."""
+    """Returns the entries that describe the decoder layers, under HuggingFace's keys."""
     family = "deepseek_v3" if config.latent is not None else "qwen3" if config.qk_norm else "llama"
     entries: dict[str, Any] = {"model_type": family, "hidden_act": "silu"}
     entries |= {name: getattr(config, name) for name in (*lookup.SIZES, "num_key_value_heads", "head_dim")}

@@ -6,8 +6,8 @@
                 numbered   fc, layers.{i}.*, norm, ...  vLLM speculators ("eagle3", "peagle"), DeepSpec
     P-EAGLE     either, with mask_hidden
 
-Heads are written in one of three formats. Each has its spelling, the flags that its readers honour, and the number of
-decoder layers that they can run; what they would silently read as another head is refused.
+Heads are written in one of three formats, each with its spellings, the flags that its readers honour, and the number of
+decoder layers that they support. A head that readers would silently misread is refused.
 """
 
 import dataclasses
@@ -29,52 +29,54 @@ class Spelling:
 
     Attributes:
         eagle3: EAGLE-3, else EAGLE-1/2.
-        fc, first: what `fc` and the first layer are called.
+        fc, first_layer: names of `fc` and of the first layer.
         rules: the whole table.
     """
 
     eagle3: bool
     fc: str
-    first: str
+    first_layer: str
     rules: tuple[Rule, ...]
 
 
-def _first_of_eagle3(key: str) -> Rule:
+def _hidden_norm(key: str) -> Rule:
     return Rule(f"{key}.hidden_norm.weight", "layers_0/hidden_norm/scale")
 
 
 _LM_HEAD = Rule(OUTPUT, "lm_head/weight")
-_AROUND_EAGLE3 = (
+_EAGLE3_RULES = (  # all but the decoder layers'
     *linear("fc", "fc"),
     Rule("fc_norm.{i}.weight", "fc_norm_{i}/scale"),
     Rule("input_norm.weight", "input_norm/scale"),
     Rule("norm.weight", "norm/scale"),
-    Rule(MASK, "mask_hidden", ones=2),  # NeMo writes one of them
+    Rule(MASK, "mask_hidden", unit_axes=2),  # NeMo writes one unit axis
     _LM_HEAD,
     Rule(EMBEDDING, "embed_tokens/embedding"),
 )
 
-PLAIN = Spelling(eagle3=False, fc="fc", first="layers.0", rules=(*linear("fc", "fc"), *decoder_layer(""), _LM_HEAD))
+PLAIN = Spelling(
+    eagle3=False, fc="fc", first_layer="layers.0", rules=(*linear("fc", "fc"), *decoder_layer(""), _LM_HEAD)
+)
 FUSED = Spelling(
     eagle3=False,
     fc="fusion_fc",
-    first="transformer",
+    first_layer="transformer",
     rules=(*linear("fusion_fc", "fc"), *one_layer("transformer", "layers_0"), _LM_HEAD),
 )
 MIDLAYER = Spelling(
     eagle3=True,
     fc="fc",
-    first="midlayer",
-    rules=(*_AROUND_EAGLE3, _first_of_eagle3("midlayer"), *one_layer("midlayer", "layers_0")),
+    first_layer="midlayer",
+    rules=(*_EAGLE3_RULES, _hidden_norm("midlayer"), *one_layer("midlayer", "layers_0")),
 )
 NUMBERED = Spelling(
     eagle3=True,
     fc="fc",
-    first="layers.0",
-    rules=(*_AROUND_EAGLE3, _first_of_eagle3("layers.0"), *decoder_layer("")),
+    first_layer="layers.0",
+    rules=(*_EAGLE3_RULES, _hidden_norm("layers.0"), *decoder_layer("")),
 )
 
-# Of an EAGLE-3 head, and of its decoder layers.
+# Flags of an EAGLE-3 head, and of its decoder layers.
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LAYER_FLAGS = ("attention_bias", "qkv_bias", "mlp_bias", "qk_norm", "latent")
 
@@ -84,20 +86,20 @@ class Format:
     """A format to write heads in.
 
     Attributes:
-        eagle1, eagle3: its spellings.
-        eagle1_flags, eagle3_flags: flags of a head, or of its layers, that its readers honour.
-        trimmed: whether it has a place for the draft vocabulary of an EAGLE-1/2 head.
+        eagle1, eagle3: spellings of the tensor names.
+        eagle1_flags, eagle3_flags: flags of a head or of its layers that readers of the format honour.
+        eagle1_vocabulary: whether an EAGLE-1/2 head may have a draft vocabulary.
     """
 
     eagle1: Spelling
     eagle3: Spelling
     eagle1_flags: tuple[str, ...] = ("qkv_bias",)
     eagle3_flags: tuple[str, ...] = ()
-    trimmed: bool = False
+    eagle1_vocabulary: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "safeailab": Format(eagle1=PLAIN, eagle3=MIDLAYER, trimmed=True),
+    "safeailab": Format(eagle1=PLAIN, eagle3=MIDLAYER, eagle1_vocabulary=True),
     "sglang": Format(eagle1=PLAIN, eagle3=MIDLAYER, eagle3_flags=("fc_norm", "norm_output", "latent")),
     "speculators": Format(
         eagle1=FUSED,
@@ -108,14 +110,14 @@ FORMATS: Mapping[str, Format] = {
 }
 
 
-def named(name: str) -> Format:
+def format_named(name: str) -> Format:
     """Returns the format of this name. Raises ValueError if there is none."""
     if name not in FORMATS:
         raise ValueError(f"format {name!r} is not known; expected one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
-def plainest(config: EagleConfig | Eagle3Config) -> str:
+def default_format(config: EagleConfig | Eagle3Config) -> str:
     """Returns the first format of `FORMATS` whose readers can run the head. Raises ValueError if there is none."""
     *others, last = FORMATS
     for name in others:
@@ -129,52 +131,51 @@ def plainest(config: EagleConfig | Eagle3Config) -> str:
 
 
 def check_expressible(name: str, config: EagleConfig | Eagle3Config) -> None:
-    """Refuses a head that the format's readers would take for another one."""
-    form, layers = FORMATS[name], config.layers
-    eagle3 = isinstance(config, Eagle3Config)
-    spelling = form.eagle3 if eagle3 else form.eagle1
-    if layers.num_hidden_layers > 1 and not spelling.first.endswith(".0"):
+    """Raises ValueError for a head that readers of the format would misread."""
+    layout, layers = FORMATS[name], config.layers
+    is_eagle3 = isinstance(config, Eagle3Config)
+    spelling = layout.eagle3 if is_eagle3 else layout.eagle1
+    if layers.num_hidden_layers > 1 and not spelling.first_layer.endswith(".0"):
         raise ValueError(
             f"the head has {layers.num_hidden_layers} decoder layers; the {name} format has a name for one"
         )
-    if not eagle3 and config.draft_vocab_size is not None and not form.trimmed:
+    if not is_eagle3 and config.draft_vocab_size is not None and not layout.eagle1_vocabulary:
         raise ValueError(
             f"the {name} format has no draft vocabulary for EAGLE-1/2 heads; save the head as it was before it was "
             "trimmed, or in the safeailab format"
         )
-    honoured = form.eagle3_flags if eagle3 else form.eagle1_flags
+    supported_flags = layout.eagle3_flags if is_eagle3 else layout.eagle1_flags
     for flag in (*FLAGS, "mask", *LAYER_FLAGS):
-        if (getattr(config, flag, False) or getattr(layers, flag, False)) and flag not in honoured:
-            instead = _where(flag, eagle3)
-            raise ValueError(f"readers of the {name} format know no {flag} and would run another head{instead}")
+        if (getattr(config, flag, False) or getattr(layers, flag, False)) and flag not in supported_flags:
+            hint = _format_hint(flag, is_eagle3)
+            raise ValueError(f"readers of the {name} format know no {flag} and would run another head{hint}")
 
 
-def _where(flag: str, eagle3: bool) -> str:
-    """Returns a hint at what to do instead, if there is one."""
-    able = [name for name, each in FORMATS.items() if flag in (each.eagle3_flags if eagle3 else each.eagle1_flags)]
-    return f"; save it as {' or '.join(able)}" if able else ""
+def _format_hint(flag: str, is_eagle3: bool) -> str:
+    """Returns the end of an error message: the formats that support the flag, if any."""
+    formats = [name for name, f in FORMATS.items() if flag in (f.eagle3_flags if is_eagle3 else f.eagle1_flags)]
+    return f"; save it as {' or '.join(formats)}" if formats else ""
 
 
 def spelling_of(info: Mapping[str, TensorInfo]) -> Spelling | None:
-    """Returns how the tensors of a head are called; None if they are not a head's.
+    """Returns the spelling of a head's tensor names; None if the tensors are not an EAGLE head's.
 
     Raises:
         ValueError: two spellings at once.
     """
-    layouts = [each for each in (FUSED, MIDLAYER, NUMBERED) if _any_begins(info, f"{each.first}.self_attn.")]
-    if len(layouts) > 1:
-        raise ValueError(
-            f"the weights hold both {layouts[0].first}.* and {layouts[1].first}.*, names of two formats; expected one"
-        )
-    if not layouts:
+    spellings = [s for s in (FUSED, MIDLAYER, NUMBERED) if _any_begins(info, f"{s.first_layer}.self_attn.")]
+    if len(spellings) > 1:
+        first, second, *_ = (spelling.first_layer for spelling in spellings)
+        raise ValueError(f"the weights hold both {first}.* and {second}.*, names of two formats; expected one")
+    if not spellings:
         return MIDLAYER if D2T in info else None
-    if layouts == [NUMBERED]:
-        return NUMBERED if _reads_two(info) else PLAIN
-    return layouts[0]
+    if spellings == [NUMBERED]:
+        return NUMBERED if _is_eagle3_layer(info) else PLAIN
+    return spellings[0]
 
 
-def _reads_two(info: Mapping[str, TensorInfo]) -> bool:
-    """Returns whether the first layer is EAGLE-3's: its attention reads two vectors side by side, or `fc` three."""
+def _is_eagle3_layer(info: Mapping[str, TensorInfo]) -> bool:
+    """Returns whether the first layer is EAGLE-3's: attention reads two concatenated vectors, or `fc` three."""
 
     def shape(key: str) -> tuple[int, ...]:
         return info[key].shape if key in info and len(info[key].shape) == 2 else (1, 0)

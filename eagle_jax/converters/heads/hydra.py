@@ -1,16 +1,16 @@
 """Hydra heads on disk, in their authors' format.
 
-    hydra_lm_head.pt    hydra_mlp.{k}.{b}.linear.weight, .bias     the blocks of head k; the first maps k + 2 vectors
-                        hydra_mlp.{k}.{b}.res_connection.*         the first block's second map
-                        hydra_lm_head.{k}.*                        its output matrix and bias
-      Hydra++ alone     prefix_embeding_layer.layers.0.*, .norm    the layer before the heads (spelt so)
+    hydra_lm_head.pt    hydra_mlp.{k}.{b}.linear.weight, .bias     the blocks of head k; the first reads k + 2 vectors
+                        hydra_mlp.{k}.{b}.res_connection.*         the residual connection of the first block
+                        hydra_lm_head.{k}.*                        the output matrix and bias of head k
+      Hydra++ only      prefix_embeding_layer.layers.0.*, .norm    the layer before the heads (spelt so)
     config.json         hydra_num_heads, hydra_num_layers, hydra_head_arch, grounded_heads, hidden_state_offset
 
-`hydra_head_arch` "mlp" counts blocks from 0; "prefix-mlp" (Hydra++) has a dropout before each block and output matrix,
-which has no weights and takes a number: b = 1, 3, .. and `hydra_lm_head.{k}.1`. The layer before the heads is one of
-the target's, by its config; only widths and biases show in its tensors.
+`hydra_head_arch` "mlp" numbers blocks from 0; "prefix-mlp" (Hydra++) has a dropout before each block and output matrix,
+which has a number but no weights: b = 1, 3, .. and `hydra_lm_head.{k}.1`. The layer before the heads has the target's
+layer config; its tensors show only widths and biases.
 
-The authors' code reads `hydra_lm_head.pt` alone; this package writes the same tensors as safetensors.
+The authors' code reads only `hydra_lm_head.pt`; this package writes the same tensors as safetensors.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from eagle_jax.converters import names
 from eagle_jax.converters.families import lookup
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.heads import parallel, window
-from eagle_jax.converters.heads.kinds import Checked
+from eagle_jax.converters.heads.kinds import CheckedHead
 from eagle_jax.converters.hf import values
 from eagle_jax.converters.hf.keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear, one_layer
@@ -40,8 +40,8 @@ FILE = "hydra_lm_head.safetensors"
 MLP, PREFIX_MLP = "mlp", "prefix-mlp"
 LAYER = "prefix_embeding_layer.layers.0"
 
-# The layer's class has an embedding that it never looks at, and saves rotary frequencies, which follow from the config.
-ASIDE = (r"prefix_embeding_layer\.embed_tokens\.weight", rf"{re.escape(LAYER)}\.self_attn\.rotary_emb\.inv_freq")
+# The layer's class has an embedding that it never uses, and saves rotary frequencies, which follow from the config.
+UNREAD_NAMES = (r"prefix_embeding_layer\.embed_tokens\.weight", rf"{re.escape(LAYER)}\.self_attn\.rotary_emb\.inv_freq")
 
 _READ = frozenset({"hydra_num_heads", "hydra_num_layers", "hydra_head_arch"})
 _FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -49,10 +49,7 @@ _FIXED: Mapping[str, tuple[Any, ...]] = {
     "hidden_state_offset": (0,),
     "hydra_head_arch": (MLP, PREFIX_MLP),
 }
-
-
-# What `inspect` says of a layer that is like one of the target's.
-PREFIX = "a decoder layer as its target's"
+PREFIX_NOTE = "a decoder layer as its target's"  # shown by `inspect` without a target
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
@@ -63,32 +60,34 @@ def format_of(entries: Mapping[str, Any]) -> str:
     return "hydra"
 
 
-def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    files = find(weights, target, {})
-    slots = names.slots(files.rules, parallel.shapes(files.config))
-    return Checked(files.config, slots, FILE, {} if files.config.prefix is None or target else {"prefix": PREFIX})
+def check(weights: Weights, target: LlamaConfig | None) -> CheckedHead:
+    layout = read_layout(weights, target, {})
+    slots = names.slots(layout.rules, parallel.shapes(layout.config))
+    return CheckedHead(
+        layout.config, slots, FILE, {} if layout.config.prefix is None or target else {"prefix": PREFIX_NOTE}
+    )
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
-    return parallel.load(weights, find(weights, target.config, changes), target.config, dtype, scheme)
+    return parallel.load(weights, read_layout(weights, target.config, changes), target.config, dtype, scheme)
 
 
 def save(head: Hydra, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
     parallel.save(head, folder, rules(head.config), entries_for(head.config, target_name), FILE)
 
 
-def find(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> parallel.Found:
-    """Finds the heads in these files; see `parallel.find`."""
+def read_layout(weights: Weights, target: LlamaConfig | None, changes: Mapping[str, Any]) -> parallel.Layout:
+    """Reads names and sizes of the heads in these files; see `parallel.read_layout`."""
 
-    def read(entries: dict[str, Any]) -> parallel.Found:
+    def read(entries: dict[str, Any]) -> parallel.Layout:
         config = read_config(weights.info, entries, target)
         if config.prefix is None:
             window.refuse(changes, "Hydra heads without a layer before them")
-            return parallel.Found(config, rules(config), ())
+            return parallel.Layout(config, rules(config), ())
         config = dataclasses.replace(config, prefix=window.with_window(config.prefix, changes))
-        return parallel.Found(config, rules(config), ASIDE)
+        return parallel.Layout(config, rules(config), UNREAD_NAMES)
 
-    return parallel.find(weights, changes, read)
+    return parallel.read_layout(weights, changes, read)
 
 
 def rules(config: HydraConfig) -> tuple[Rule, ...]:
@@ -109,10 +108,10 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
     """Builds the config of heads from their tensors and `config.json`.
 
     Args:
-        target: whose layer the one before the heads is like; None takes some layer of its size.
+        target: config of the layer before the heads; None substitutes a layer of the same sizes.
 
     Raises:
-        ValueError: another architecture, or a config that does not agree with the tensors.
+        ValueError: another architecture, or the config disagrees with the tensors.
     """
     neutral = lookup.IGNORED | lookup.MEDUSA | {"model_type", "architectures"}
     check_head(entries, Tables(read=_READ, fixed=_FIXED, neutral=neutral))
@@ -142,7 +141,7 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any], targ
         vocab_size=vocab_size,
         num_heads=heads,
         num_layers=layers,
-        prefix=_layer(info, target or _some_layer(info, hidden_size, vocab_size)) if has_prefix else None,
+        prefix=_layer(info, target or _placeholder_layer(info, hidden_size, vocab_size)) if has_prefix else None,
     )
 
 
@@ -175,8 +174,8 @@ def _layer(info: Mapping[str, TensorInfo], target: LlamaConfig) -> LlamaConfig:
     )
 
 
-def _some_layer(info: Mapping[str, TensorInfo], hidden_size: int, vocab_size: int) -> LlamaConfig:
-    """Returns a layer whose tensors have these sizes; how its rows are shared out among heads no tensor shows."""
+def _placeholder_layer(info: Mapping[str, TensorInfo], hidden_size: int, vocab_size: int) -> LlamaConfig:
+    """Returns a layer with the tensors' sizes; the head size is invented, since no tensor shows it."""
     q, k = (_rows(info, f"self_attn.{x}_proj") for x in "qk")
     return LlamaConfig(
         vocab_size=vocab_size,

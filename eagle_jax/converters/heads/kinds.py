@@ -1,4 +1,4 @@
-"""Heads of every kind, in and out: each has a module, which knows its own by the names of their tensors."""
+"""Loads and saves heads of every kind: each kind has a module, which detects its heads by tensor names."""
 
 import pathlib
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
 
 
-class Checked(NamedTuple):
-    """A head's folder, held against its config by name, shape and dtype; no weight has been read.
+class CheckedHead(NamedTuple):
+    """A head's folder, checked against its config by name, shape and dtype; no weight has been read.
 
     Attributes:
-        config: its sizes; it says its `kind`.
-        slots: where its parameters lie in the files, by path.
-        file: what the file of weights is called where it is written.
-        unstated: settings that follow from a target that is not at hand, in words.
-        side_files: names of further files that hold parts of it.
+        config: its configuration, with its `kind`.
+        slots: the tensors of each parameter, by path.
+        file: name of the weight file when it is written.
+        unstated: descriptions of settings that follow from the target, where no target was given.
+        side_files: names of further files that hold parts of the head.
     """
 
     config: Any
@@ -34,28 +34,28 @@ class Checked(NamedTuple):
 
 @runtime_checkable
 class HeadFiles(Protocol):
-    """Interface of the module that reads and writes a kind of head (`HeadKind.files`).
+    """Interface of the module for one kind of head (`HeadKind.files`).
 
     Attributes:
-        FORMATS: what `save` and `convert` write.
+        FORMATS: formats that `save` and `convert` write.
     """
 
     FORMATS: tuple[str, ...]
 
     def kind_of(self, info: Mapping[str, TensorInfo]) -> str | None:
-        """Returns the kind, if these are tensors of such a head. Raises ValueError if they are of two."""
+        """Returns the kind if these are tensors of such a head. Raises ValueError for names of two formats at once."""
 
     def format_of(self, entries: Mapping[str, Any]) -> str:
         """Returns the format of a folder with this `config.json`."""
 
-    def check(self, weights: Weights, target: LlamaConfig | None) -> Checked:
-        """Holds the files against their config.
+    def check(self, weights: Weights, target: LlamaConfig | None) -> CheckedHead:
+        """Checks the files against their config.
 
         Args:
-            target: the model it drafts for; None where it is not at hand.
+            target: config of the model that the head drafts for, if known.
 
         Raises:
-            ValueError: a head that is not understood.
+            ValueError: the head is not supported.
         """
 
     def load(
@@ -66,7 +66,7 @@ class HeadFiles(Protocol):
     def save(
         self, head: Any, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None
     ) -> None:
-        """Saves a head, as `save_head`, in one of `FORMATS`, or None for the plainest that can express the head."""
+        """Saves a head, as `save_head`, in one of `FORMATS`; None is the first that can express the head."""
 
 
 def load_head(
@@ -77,25 +77,23 @@ def load_head(
     changes: Mapping[str, Any] | None = None,
     scheme: Scheme | None = None,
 ) -> AnyHead:
-    """Returns the head in a folder: `config.json` and weights, safetensors first, else PyTorch's files through PyTorch.
+    """Loads the head in a folder: `config.json` and weights, from safetensors or else from PyTorch's files.
 
-    An embedding that comes with a head is dropped for the target's: unread from an EAGLE-1/2 head, which was trained
-    with the target's; from an EAGLE-3 or DFlash head if it has the same values.
+    The target's embedding replaces the head's: always for an EAGLE-1/2 head, which was trained with it; for an EAGLE-3
+    or DFlash head if both have the same values.
 
     Args:
-        folder: a head's folder; of Medusa-2 and of a layer for multi-token prediction (MTP) that of the whole model,
-            which is the target too.
-        target: the model it drafts for.
-        dtype: `float32`, `bfloat16` or `float16`; None keeps what the first matrix is stored in.
-        changes: entries that take the place of those in `config.json`, such as `{"rope_theta": 10000.0}`;
-            `sliding_window` is the window of its attention, however the config states windows.
+        folder: a head's folder; for Medusa-2 and for a layer for multi-token prediction (MTP) the folder of the target.
+        target: the model that the head drafts for.
+        dtype: `float32`, `bfloat16` or `float16`; None keeps the dtype of the first stored matrix.
+        changes: entries that replace those in `config.json`, such as `{"rope_theta": 10000.0}`; `sliding_window` is
+            the window of the head's attention, however the config states windows.
         scheme: type to quantize its matrices to; None keeps what the folder holds. A head that is stored quantized
             stays as it is: that changes no text.
 
     Raises:
-        FileNotFoundError: the folder, its config, or part of its weights is not there.
-        ValueError: no head, one that does not fit the target, a config key or tensor that is not understood, or a
-            damaged file.
+        FileNotFoundError: the folder, its config, or part of its weights is missing.
+        ValueError: no head, one that does not fit the target, an unsupported config key or tensor, or a damaged file.
         ImportError: the weights are PyTorch's and PyTorch is not installed.
     """
     float_dtype = None if dtype is None else names.float_dtype(dtype)
@@ -116,16 +114,15 @@ def save_head(
     """Writes a head in safetensors; `load_head` reads it back.
 
     Args:
-        format: of an EAGLE head `safeailab`, `sglang` or `speculators`; None is the first of them whose readers can run
-            the head. Of a DFlash head `dflash`, the authors', or `speculators`. Medusa's and Hydra's have one format
-            each, their name's.
-        target: `safeailab`: also write its embedding with an EAGLE-1/2 head, for readers that insist on finding it
-            there. `speculators`: say what it is.
-        target_name: the target's folder or hub name, which the config names so that others' readers find it
-            (`speculators`, Medusa, Hydra).
+        format: `safeailab`, `sglang` or `speculators` for an EAGLE head (None: the first that can express the head),
+            `dflash` (the authors') or `speculators` for a DFlash head, `medusa` or `hydra` for those.
+        target: `safeailab` also writes its embedding with an EAGLE-1/2 head, since some readers require it;
+            `speculators` describes the target in the config.
+        target_name: the target's folder or hub name, written to the config for other readers (`speculators`, Medusa,
+            Hydra).
 
     Raises:
-        ValueError: an unknown format, or a head that its readers would take for another one.
+        ValueError: the format is unknown, or its readers would misread the head.
         FileExistsError: the folder holds other weights.
     """
     files = HEAD_KINDS[head.kind].get("files")
@@ -136,7 +133,7 @@ def save_head(
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
-    """Returns the kind of the head whose tensors these are, a row of `HEAD_KINDS`; None if they are no head's.
+    """Returns the kind of head that has these tensors, a key of `HEAD_KINDS`; None if they are not a head's.
 
     Raises:
         ValueError: tensors of two formats.
@@ -145,10 +142,10 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def files_of(info: Mapping[str, TensorInfo]) -> HeadFiles:
-    """Returns the module for these tensors; EAGLE's for those of no head, which says what they are."""
+    """Returns the module for a head with these tensors; if they are not a head's, EAGLE's, whose error tells so."""
     return HEAD_KINDS[kind_of(info) or "eagle1"].get("files")
 
 
 def _modules() -> list[HeadFiles]:
-    """Returns every kind's module once; a target with an MTP layer may hold Medusa heads too, which come first."""
+    """Returns each module once. Medusa comes before MTP: a target with an MTP layer may hold Medusa heads too."""
     return list({kind.files: kind.get("files") for kind in HEAD_KINDS.values()}.values())

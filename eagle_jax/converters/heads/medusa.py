@@ -2,10 +2,10 @@
 
     medusa_lm_head.safetensors, .pt   {k}.{l}.linear.weight, .bias   block l of head k; weights [h, h]
                                       {k}.{L}.weight                 its output matrix [v, h], after L blocks
-    a whole model (Medusa-2)          the same after `medusa_head.`, among the tensors of its target
+    a whole model (Medusa-2)          the same names after `medusa_head.`, among the tensors of its target
     config.json                       medusa_num_heads, medusa_num_layers, base_model_name_or_path
 
-The tensors are the truth about sizes: published configs say 2 heads of files that hold 5.
+Sizes follow from the tensors: some published configs say 2 heads where the files hold 5.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ from eagle_jax.converters import names
 from eagle_jax.converters.families import lookup
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.heads import parallel, window
-from eagle_jax.converters.heads.kinds import Checked
+from eagle_jax.converters.heads.kinds import CheckedHead
 from eagle_jax.converters.hf import values
 from eagle_jax.converters.hf.keys import Tables, check_head
 from eagle_jax.converters.names import Rule, linear
@@ -31,43 +31,43 @@ from eagle_jax.models.quant import Scheme
 
 FORMATS = ("medusa",)
 FILE = "medusa_lm_head.safetensors"
-INSIDE = "medusa_head."
+MEDUSA2_PREFIX = "medusa_head."
 
-# Beside the heads in the folder of a whole model.
-ASIDE = (r"model\..*", r"lm_head\.weight")
+# The target's tensors in the folder of a whole model.
+UNREAD_NAMES = (r"model\..*", r"lm_head\.weight")
 
 
 def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
     """Detects Medusa heads, alone or in a whole model."""
-    return "medusa" if any(f"{prefix}0.0.linear.weight" in info for prefix in ("", INSIDE)) else None
+    return "medusa" if any(f"{prefix}0.0.linear.weight" in info for prefix in ("", MEDUSA2_PREFIX)) else None
 
 
 def format_of(entries: Mapping[str, Any]) -> str:
     return "medusa"
 
 
-def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    files = find(weights, {})
-    return Checked(files.config, names.slots(files.rules, parallel.shapes(files.config)), FILE, {})
+def check(weights: Weights, target: LlamaConfig | None) -> CheckedHead:
+    layout = read_layout(weights, {})
+    return CheckedHead(layout.config, names.slots(layout.rules, parallel.shapes(layout.config)), FILE, {})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> AnyHead:
-    return parallel.load(weights, find(weights, changes), target.config, dtype, scheme)
+    return parallel.load(weights, read_layout(weights, changes), target.config, dtype, scheme)
 
 
 def save(head: Medusa, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:
     parallel.save(head, folder, rules(head.config), entries_for(head.config, target_name), FILE)
 
 
-def find(weights: Weights, changes: Mapping[str, Any]) -> parallel.Found:
-    """Finds the heads in these files; see `parallel.find`."""
+def read_layout(weights: Weights, changes: Mapping[str, Any]) -> parallel.Layout:
+    """Reads names and sizes of the heads in these files; see `parallel.read_layout`."""
 
-    def read(entries: dict[str, Any]) -> parallel.Found:
+    def read(entries: dict[str, Any]) -> parallel.Layout:
         window.refuse(changes, "Medusa heads")
         prefix, config = prefix_of(weights.info), read_config(weights.info, entries)
-        return parallel.Found(config, rules(config, prefix), ASIDE if prefix else ())
+        return parallel.Layout(config, rules(config, prefix), UNREAD_NAMES if prefix else ())
 
-    return parallel.find(weights, changes, read)
+    return parallel.read_layout(weights, changes, read)
 
 
 def rules(config: MedusaConfig, prefix: str = "") -> tuple[Rule, ...]:
@@ -82,11 +82,11 @@ def rules(config: MedusaConfig, prefix: str = "") -> tuple[Rule, ...]:
 
 def prefix_of(info: Mapping[str, TensorInfo]) -> str:
     """Returns the prefix of the heads' tensor names."""
-    return INSIDE if f"{INSIDE}0.0.linear.weight" in info else ""
+    return MEDUSA2_PREFIX if f"{MEDUSA2_PREFIX}0.0.linear.weight" in info else ""
 
 
 def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> MedusaConfig:
-    """Builds the config of heads from their tensors. Raises ValueError where they and the config do not agree."""
+    """Builds the config from the tensors. Raises ValueError if `config.json` disagrees with them."""
     prefix = prefix_of(info)
     if not prefix:  # the config of a whole model is its target's
         neutral = lookup.IGNORED | {"model_type", "architectures"}
@@ -96,12 +96,12 @@ def read_config(info: Mapping[str, TensorInfo], entries: Mapping[str, Any]) -> M
         for k, layer in re.findall(rf"^{re.escape(prefix)}(\d+)\.(\d+)\.linear\.weight$", "\n".join(info), re.MULTILINE)
     ]
     heads, layers = (1 + max(column) for column in zip(*blocks, strict=True))
-    entry = values.integer(entries, "medusa_num_layers", layers)
-    if entry != layers:
-        raise ValueError(f"medusa_num_layers={entry}, and the tensors have {layers} blocks a head; expected as many")
-    entry = values.integer(entries, "medusa_num_heads", heads)
-    if not 1 <= entry <= heads:
-        raise ValueError(f"medusa_num_heads={entry}, and the tensors make {heads} heads; expected no more than those")
+    value = values.integer(entries, "medusa_num_layers", layers)
+    if value != layers:
+        raise ValueError(f"medusa_num_layers={value}, and the tensors have {layers} blocks a head; expected as many")
+    value = values.integer(entries, "medusa_num_heads", heads)
+    if not 1 <= value <= heads:
+        raise ValueError(f"medusa_num_heads={value}, and the tensors make {heads} heads; expected no more than those")
     output = f"{prefix}0.{layers}.weight"
     if output not in info or len(info[output].shape) != 2:
         raise ValueError(f"the weights lack a matrix {output}; expected the output matrix of head 0 there")

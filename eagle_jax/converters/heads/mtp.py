@@ -1,14 +1,14 @@
-"""The layer for multi-token prediction in a target's own files (MTP), as a draft head.
+"""Reads the layer for multi-token prediction (MTP) in a target's files as a draft head.
 
     Qwen3-Next, Qwen3.5          GLM-4.5, DeepSeek-V3 (N layers)
     mtp.fc                       model.layers.N.eh_proj             fc, `[h, 2h]` of [embedding ; feature]
     mtp.pre_fc_norm_embedding    model.layers.N.enorm               embedding_norm
     mtp.pre_fc_norm_hidden       model.layers.N.hnorm               feature_norm
-    mtp.layers.0.*               model.layers.N.*                   layers_0, as the target's with attention
-    mtp.norm                     model.layers.N.shared_head.norm    norm, of what it gives
+    mtp.layers.0.*               model.layers.N.*                   layers_0, a layer as the target's with attention
+    mtp.norm                     model.layers.N.shared_head.norm    norm of the output
 
-What it gives goes to the target's output matrix and to the next step. Copies of embedding and output matrix are left
-unread.
+The normed output goes to the target's output matrix and to the next step. Copies of the embedding and output matrix are
+not read.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ from eagle_jax.converters import llama, names, reading
 from eagle_jax.converters.families import tensors
 from eagle_jax.converters.files import Weights
 from eagle_jax.converters.heads import window
-from eagle_jax.converters.heads.kinds import Checked
+from eagle_jax.converters.heads.kinds import CheckedHead
 from eagle_jax.converters.tensor_file import TensorInfo
-from eagle_jax.converters.writing import WHOLE
+from eagle_jax.converters.writing import MODEL_FILE
 from eagle_jax.models.eagle import Head
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import Scheme
@@ -36,12 +36,12 @@ from eagle_jax.models.quant import Scheme
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spelling:
-    """Tensor names of a kind of MTP head.
+    """Tensor names of the layer in a target's files.
 
     Attributes:
         fc, embedding_norm, feature_norm, norm: names as above, without `.weight`.
-        layer: before the names of the layer's own.
-        others: pattern of names that are the target's, or copies.
+        layer: prefix of the decoder layer's tensors.
+        others: regular expression of the target's tensors and of copies.
     """
 
     fc: str
@@ -52,7 +52,7 @@ class Spelling:
     others: str
 
 
-FORMATS: tuple[str, ...] = ()  # it stays in its target's files
+FORMATS: tuple[str, ...] = ()  # the layer stays in its target's files
 QWEN = Spelling(
     fc="mtp.fc",
     embedding_norm="mtp.pre_fc_norm_embedding",
@@ -64,13 +64,13 @@ QWEN = Spelling(
 _EXTRA_LAYER = re.compile(r"model\.layers\.\d+\.eh_proj\.weight")
 
 
-def refuse_without(folder: pathlib.Path) -> None:
-    """Refuses with ValueError a target without such a layer, by the names of its tensors."""
-    if not holds(Weights(folder).info):
+def check_present(folder: pathlib.Path) -> None:
+    """Raises ValueError for a target's folder without such a layer, by tensor names."""
+    if not is_present(Weights(folder).info):
         raise ValueError(f"{folder} has no layer for multi-token prediction (MTP); name a head, or leave it out")
 
 
-def holds(info: Mapping[str, TensorInfo]) -> bool:
+def is_present(info: Mapping[str, TensorInfo]) -> bool:
     """Returns whether a target's files hold such a layer."""
     return kind_of(info) is not None
 
@@ -81,7 +81,7 @@ def kind_of(info: Mapping[str, TensorInfo]) -> str | None:
 
 
 def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling:
-    """Returns the names in the files of a target: Qwen's, or those of a layer after the last one."""
+    """Returns the names in a target's files: Qwen's, or names of a layer after the target's last layer."""
     if f"{QWEN.fc}.weight" in info:
         return QWEN
     layer = f"model.layers.{target.num_hidden_layers}."
@@ -97,7 +97,7 @@ def spelling_of(target: LlamaConfig, info: Mapping[str, TensorInfo]) -> Spelling
 
 
 def config_of(target: LlamaConfig) -> EagleConfig:
-    """Returns the head in the files of a target: one of its layers with attention, with all that they have."""
+    """Returns the config of the head in a target's files: one decoder layer as the target's layers with attention."""
     experts = None if target.experts is None else dataclasses.replace(target.experts, mlp_only_layers=())
     layers = dataclasses.replace(
         target,
@@ -111,7 +111,7 @@ def config_of(target: LlamaConfig) -> EagleConfig:
 
 
 def divide(weights: Weights, target: LlamaConfig) -> None:
-    """Lets the parts of tensors of this layer that hold several be read as tensors of their own."""
+    """Divides tensors of this layer that hold several parameters (`Weights.divide`)."""
     config, spelling = config_of(target), spelling_of(target, weights.info)
     expected = names.expected(_rules(config, spelling), _shapes(config))
     tensors.divide_layer(weights, config.layers, expected, spelling.layer)
@@ -121,33 +121,33 @@ def format_of(entries: Mapping[str, Any]) -> str:
     return "mtp"
 
 
-def check(weights: Weights, target: LlamaConfig | None) -> Checked:
-    stored = llama.read_config(weights.folder) if target is None else target
-    config, spelling = config_of(stored), spelling_of(stored, weights.info)
-    divide(weights, stored)
+def check(weights: Weights, target: LlamaConfig | None) -> CheckedHead:
+    target = llama.read_config(weights.folder) if target is None else target
+    config, spelling = config_of(target), spelling_of(target, weights.info)
+    divide(weights, target)
     table, param_shapes = _rules(config, spelling), _shapes(config)
     names.check(weights, table, param_shapes, (spelling.others,))
-    return Checked(config, names.slots(table, param_shapes), WHOLE, {})
+    return CheckedHead(config, names.slots(table, param_shapes), MODEL_FILE, {})
 
 
 def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], scheme: Scheme | None) -> Head:
     """Loads the head in these files; see `kinds.load_head`.
 
     Raises:
-        ValueError: `changes` other than a window, or tensors that are missing, unknown, or of another shape.
+        ValueError: `changes` has more than a window, or tensors are missing, unknown, or of another shape.
     """
     if other := sorted(changes.keys() - {window.WINDOW}):
         raise ValueError(f"head_config has {other[0]}; of a target's own layer (MTP) only {window.WINDOW} can be set")
-    # on several devices the target's keys and values may be repeated already
+    # The config of a target on several devices may count repeated key/value heads.
     heads = llama.read_config(weights.folder).num_key_value_heads
-    stored = dataclasses.replace(target.config, num_key_value_heads=heads)
-    config, spelling = config_of(stored), spelling_of(stored, weights.info)
+    file_config = dataclasses.replace(target.config, num_key_value_heads=heads)
+    config, spelling = config_of(file_config), spelling_of(file_config, weights.info)
     config = dataclasses.replace(config, layers=window.with_window(config.layers, changes))
-    divide(weights, stored)
+    divide(weights, file_config)
     table, param_shapes = _rules(config, spelling), _shapes(config)
     names.check(weights, table, param_shapes, (spelling.others,))
-    float_dtype = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
-    return Head(params=reading.read_params(weights, table, param_shapes, float_dtype, scheme=scheme), config=config)
+    load_dtype = names.stored_dtype(weights, f"{spelling.fc}.weight") if dtype is None else dtype
+    return Head(params=reading.read_params(weights, table, param_shapes, load_dtype, scheme=scheme), config=config)
 
 
 def save(head: Head, folder: pathlib.Path, format: str | None, target: LM | None, target_name: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Heads in another format: their tensors are renamed, and their bytes stay unless floats are asked for."""
+"""Converts heads to another format: tensors are renamed; their bytes are copied unless a float dtype is requested."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from eagle_jax.converters.heads.eagle_formats import EMBEDDING
 from eagle_jax.converters.heads.vocabulary import mapping_tensors
 from eagle_jax.models.quant import is_matrix
 
-TARGET_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")  # of `facts`
+TARGET_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")  # keys of `facts`
 
 Renamed = tuple[dict[str, Any], Iterator[tuple[str, np.ndarray]]]  # a `config.json`, and tensors by name
 
 
 class _Tensor(NamedTuple):
-    """A parameter's path, its name in the source and in the new file, and how it lies there."""
+    """A parameter's path, its tensor's name in the source and in the new file, and its slot in the new file."""
 
     path: str
     key: str
@@ -38,19 +38,19 @@ def eagle_head(
     """Converts an EAGLE head to another format.
 
     Args:
-        facts: the target's `config.json`; empty if no target is at hand.
-        dtype: dtype of all its floats; None writes everything as it is stored.
+        facts: the target's `config.json`; empty without a target.
+        dtype: dtype of all floats; None copies every tensor as it is stored.
 
     Raises:
-        ValueError: a head that is not understood, or does not fit the target, or that readers would misread.
+        ValueError: the head is not supported, does not fit the target, or cannot be expressed in the format.
     """
-    form = eagle_formats.named(format)
+    layout = eagle_formats.format_named(format)
     taps = eagle.default_taps(facts["num_hidden_layers"]) if facts else None
     checkpoint = eagle.read_head(weights, taps, changes)
     if facts:
         eagle.check_fit(checkpoint, *(facts[size] for size in TARGET_SIZES))
-    into = (form.eagle3 if checkpoint.spelling.eagle3 else form.eagle1).rules
-    renamed = _renamed(checkpoint.spelling.rules, into, eagle.shapes(checkpoint.config))
+    new_rules = (layout.eagle3 if checkpoint.spelling.eagle3 else layout.eagle1).rules
+    renamed = _renamed(checkpoint.spelling.rules, new_rules, eagle.shapes(checkpoint.config))
     entries = entries_for(format, checkpoint.config, dtype or checkpoint.dtype, verifier)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
@@ -73,11 +73,11 @@ def dflash_head(
 ) -> Renamed:
     """Converts a DFlash head to another format, as `eagle_head` does.
 
-    Tensors have the same names in both formats, except for older names; those of the target are left out.
+    Tensors have the same names in both formats, except in older files; the target's tensors are left out.
     """
     config, ids = dflash.read_head(weights, changes)
-    stored = dflash_edges.stored(dflash.RULES, weights.info)
-    renamed = [tensor for tensor in _renamed(stored, dflash.RULES, dflash.shapes(config)) if tensor.key != dflash.MASK]
+    rules = dflash_edges.stored(dflash.RULES, weights.info)
+    renamed = [tensor for tensor in _renamed(rules, dflash.RULES, dflash.shapes(config)) if tensor.key != dflash.MASK]
     entries = dflash.entries_of(format, config, dtype or names.stored_dtype(weights, "fc.weight").name, verifier)
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
@@ -91,8 +91,8 @@ def dflash_head(
     return entries | _quantized(weights, renamed, dtype), tensors()
 
 
-def _renamed(rules: Iterable[names.Rule], into: Iterable[names.Rule], shapes: names.Params) -> list[_Tensor]:
-    slots = names.slots(into, shapes)
+def _renamed(rules: Iterable[names.Rule], new_rules: Iterable[names.Rule], shapes: names.Params) -> list[_Tensor]:
+    slots = names.slots(new_rules, shapes)
     return [
         _Tensor(path, key, new, slots[path])
         for path, slot in names.slots(rules, shapes).items()
@@ -101,22 +101,21 @@ def _renamed(rules: Iterable[names.Rule], into: Iterable[names.Rule], shapes: na
 
 
 def _quantized(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> dict[str, Any]:
-    """Returns the `config.json` entries on quantized weights that stay quantized."""
+    """Returns the `config.json` entries for weights that stay quantized."""
     if dtype is not None:
         return {}
-    return quant_config.entry(
-        {tensor.new: weights.info[tensor.key].quant_type for tensor in renamed if is_matrix(tensor.path)}
-    )
+    matrices = (tensor for tensor in renamed if is_matrix(tensor.path))
+    return quant_config.matrices_entry({tensor.new: weights.info[tensor.key].quant_type for tensor in matrices})
 
 
 def _tensors(weights: Weights, renamed: list[_Tensor], dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
     for tensor in renamed:
         for name, value in _written(weights, tensor.key, tensor.new, dtype):
-            yield name, value.reshape(tensor.slot.shape) if tensor.slot.ones else value
+            yield name, value.reshape(tensor.slot.shape) if tensor.slot.unit_axes else value
 
 
 def _written(weights: Weights, key: str, new: str, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the tensors that a tensor of the source becomes, by name: as stored, or as floats of a dtype."""
+    """Yields the tensors written for one source tensor, with their names: as stored, or as floats of `dtype`."""
     if dtype is not None:
         yield new, weights.take(key).astype(np.dtype(dtype))
         return

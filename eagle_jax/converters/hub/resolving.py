@@ -1,4 +1,4 @@
-"""Model names: a folder as it is, or a repository on the HuggingFace hub, fetched once and kept in its cache."""
+"""Resolves model names: folders, and repositories on the HuggingFace hub, which are downloaded to its cache once."""
 
 import pathlib
 from typing import Any
@@ -7,7 +7,7 @@ from eagle_jax.converters.errors import first_sentence
 from eagle_jax.converters.files import WEIGHT_FILES, check_folder, is_gguf, read_entries, read_json
 from eagle_jax.converters.tensor_file import GGUF
 
-DESCRIPTION = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
+METADATA = ("*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt")
 SAFETENSORS = ("model*.safetensors", "*_lm_head.safetensors")
 PICKLES = ("pytorch_model*.bin", "*_lm_head.pt")
 
@@ -15,10 +15,10 @@ PICKLES = ("pytorch_model*.bin", "*_lm_head.pt")
 def resolve(name: str | pathlib.Path) -> pathlib.Path:
     """Returns the local folder (or GGUF file) of a model: `name` itself, or the hub's repository `owner/name`.
 
-    Of a repository that has both, only safetensors are fetched.
+    From a repository that has both, safetensors are downloaded and PyTorch files are not.
 
     Raises:
-        FileNotFoundError: no such folder, and no such repository from the hub (unknown, not allowed, or no network).
+        FileNotFoundError: no such folder, and the hub gave no such repository (unknown, not allowed, or no network).
     """
     folder = pathlib.Path(name).expanduser()
     if folder.exists() or not _could_be_repository(str(name)):
@@ -43,7 +43,7 @@ def read_config(name: str | pathlib.Path) -> dict[str, Any]:
     """Returns the `config.json` of a model, without its weights.
 
     Raises:
-        FileNotFoundError: no such folder, no config in it, or no such repository from the hub.
+        FileNotFoundError: no such folder, no config in it, or the hub gave no such repository.
         ValueError: it is not valid JSON.
     """
     folder = pathlib.Path(name).expanduser()
@@ -74,21 +74,21 @@ def _fetch(name: str) -> pathlib.Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *SAFETENSORS]))
+        folder = pathlib.Path(snapshot_download(name, allow_patterns=[*METADATA, *SAFETENSORS]))
         if not any((folder / file).exists() for file in WEIGHT_FILES if "safetensors" in file):
-            folder = pathlib.Path(snapshot_download(name, allow_patterns=[*DESCRIPTION, *PICKLES]))
+            folder = pathlib.Path(snapshot_download(name, allow_patterns=[*METADATA, *PICKLES]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise _download_error(name, error) from error
     return folder
 
 
 def _download_error(name: str, error: Exception) -> FileNotFoundError:
-    instead = "download it elsewhere and give its folder"
-    if "/" not in name:  # a slip in a pair's name rather than one of the hub's few repositories without an owner
-        instead = "give a folder, owner/name, or a name that `eagle-jax models` lists"
+    remedy = "download it elsewhere and give its folder"
+    if "/" not in name:  # more likely a misspelt pair than one of the hub's few repositories without an owner
+        remedy = "give a folder, owner/name, or a name that `eagle-jax models` lists"
     return FileNotFoundError(
         f"there is no folder {name!r}, and the HuggingFace hub did not give a model of that name ({reason(error)}); "
-        f"{instead}"
+        f"{remedy}"
     )
 
 

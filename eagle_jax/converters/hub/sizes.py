@@ -1,23 +1,23 @@
-"""Computes the parameter count and the memory of a model from its dimensions."""
+"""Counts a model's parameters and the memory of its weights from its dimensions."""
 
 import dataclasses
 
 from eagle_jax.configs.heads import DFlashConfig, Eagle3Config, EagleConfig, dflash_taps
 from eagle_jax.configs.target import Experts, LlamaConfig, Rope
 
-# Bytes of one number. int4 has a scale of four bytes for each 32 numbers; int8's, one for each row, are not counted.
+# Bytes of one parameter. int4 has a scale of four bytes for each 32 parameters; int8's scales are neglected.
 BYTES = {"bf16": 2.0, "int8": 1.0, "int4": 0.5 + 4 / 32}
-OF_OUTPUT = BYTES | {"int4": BYTES["int8"]}  # the output matrix becomes int8 in models of int4
+OUTPUT_BYTES = BYTES | {"int4": BYTES["int8"]}  # the output matrix of an int4 model is int8
 
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """Numbers in a model.
+    """Parameters of a model.
 
     Args:
-        matrices: numbers in the layers' matrices, which can be quantized.
-        rest: embeddings, norms and biases, which cannot.
-        output: the output matrix's, if it is not the embedding.
+        matrices: parameters of the layers' matrices, which can be quantized.
+        rest: parameters of embeddings, norms and biases, which cannot.
+        output: parameters of the output matrix, unless it is tied to the embedding.
     """
 
     matrices: int
@@ -33,7 +33,7 @@ class Count:
 
     def bytes(self, kind: str) -> float:
         """Returns the memory of the weights, with matrices in `kind` (see `BYTES`) and the rest in bfloat16."""
-        return self.matrices * BYTES[kind] + self.output * OF_OUTPUT[kind] + self.rest * BYTES["bf16"]
+        return self.matrices * BYTES[kind] + self.output * OUTPUT_BYTES[kind] + self.rest * BYTES["bf16"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class TargetSizes:
     """Dimensions of a target of the Llama family.
 
     Args:
-        layers, hidden, intermediate, vocab: decoder layers, width, width of the MLP (of one expert), tokens.
-        heads, kv_heads, head_dim: query heads, key/value heads, size of one.
-        experts: in each layer; 0 for a dense model.
+        layers, hidden, intermediate, vocab: decoder layers, width, width of the MLP (of one expert), vocabulary size.
+        heads, kv_heads, head_dim: query heads, key/value heads, size of one head.
+        experts: experts in each layer; 0 for a dense model.
         tied: the output matrix is the embedding.
         qkv_bias, qk_norm: biases on q, k and v; norms of each query and key head.
     """
@@ -65,14 +65,14 @@ class TargetSizes:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         layer = 2 * self.hidden * (q + kv) + 3 * self.hidden * self.intermediate * max(1, self.experts)
         layer += self.hidden * self.experts
-        small = 2 * self.hidden + (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
+        vectors = 2 * self.hidden + (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
         table = self.vocab * self.hidden
-        return Count(self.layers * layer, table + self.layers * small + self.hidden, 0 if self.tied else table)
+        return Count(self.layers * layer, table + self.layers * vectors + self.hidden, 0 if self.tied else table)
 
     @property
     def config(self) -> LlamaConfig:
-        """A model of these dimensions; what has no size is Llama's."""
-        sparse = Experts(
+        """A model of these dimensions, otherwise as Llama."""
+        experts = Experts(
             num_experts=max(1, self.experts),
             num_experts_per_tok=min(2, max(1, self.experts)),
             moe_intermediate_size=self.intermediate,
@@ -92,22 +92,22 @@ class TargetSizes:
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
             tie_word_embeddings=self.tied,
-            experts=sparse if self.experts else None,
+            experts=experts if self.experts else None,
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadSizes:
-    """Dimensions of a published head: layers as wide as its target's, with key/value heads of their own.
+    """Dimensions of a published head, with layers as wide as its target's and a number of key/value heads of its own.
 
-    EAGLE's have one layer, DFlash's five and five taps.
+    EAGLE heads have one layer, DFlash heads five layers and five taps.
 
     Args:
-        target: its target's.
+        target: dimensions of its target.
         kv_heads: key/value heads of its layers.
         fc_bias: EAGLE-1/2: whether `fc` has a bias.
-        drafted: EAGLE-3: size of the draft vocabulary; None for heads whose output matrix is the target's.
-        block: DFlash: slots of a block.
+        drafted: EAGLE-3: size of the draft vocabulary; None for heads that use the target's output matrix.
+        block: DFlash: positions in a block.
     """
 
     target: TargetSizes
@@ -121,7 +121,7 @@ class HeadSizes:
         t = self.target
         h, q, kv = t.hidden, t.heads * t.head_dim, self.kv_heads * t.head_dim
         mlp_and_output = 3 * h * t.intermediate + q * h
-        if self.block is not None:  # fc reads five taps; two norms, and in each layer two and those of queries and keys
+        if self.block is not None:  # fc reads five taps; two norms, and in each layer four, two of them by head
             layer = h * (q + 2 * kv) + mlp_and_output
             return Count(5 * (h * h + layer), 2 * h + 5 * (2 * h + 2 * t.head_dim))
         if self.drafted is None:  # fc reads an embedding and a feature; one norm
@@ -135,9 +135,9 @@ class HeadSizes:
         """A head of these dimensions."""
         t = self.target
         if self.block is not None:
-            five = dataclasses.replace(t, layers=5, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=True)
+            layers = dataclasses.replace(t, layers=5, kv_heads=self.kv_heads, experts=0, tied=False, qk_norm=True)
             return DFlashConfig(
-                layers=five.config,
+                layers=layers.config,
                 taps=dflash_taps(t.layers),
                 target_hidden_size=t.hidden,
                 block_size=self.block,
@@ -147,5 +147,5 @@ class HeadSizes:
         if self.drafted is None:
             return EagleConfig(layers=one_layer.config, fc_bias=self.fc_bias)
         taps = (2, t.layers // 2, t.layers - 3)
-        layers = dataclasses.replace(one_layer, qkv_bias=False).config
-        return Eagle3Config(layers=layers, taps=taps, target_hidden_size=t.hidden, draft_vocab_size=self.drafted)
+        config = dataclasses.replace(one_layer, qkv_bias=False).config
+        return Eagle3Config(layers=config, taps=taps, target_hidden_size=t.hidden, draft_vocab_size=self.drafted)

@@ -19,7 +19,7 @@ from tests.converters.public_configs import CASES
 
 def read(case: Mapping[str, Any]) -> None:
     if case["kind"] == "target":
-        config_from_hf(quant_config.without(case["entries"]))
+        config_from_hf(quant_config.without_quantization(case["entries"]))
     else:
         read_entries(case["entries"], eagle3=case["kind"] == "eagle3")
 

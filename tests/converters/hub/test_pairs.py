@@ -84,7 +84,7 @@ def test_targets_without_sizes_are_read(name: str):
     """The family of each, by a public config of it."""
     read = case(OF_FAMILIES[name])
     assert pair_rows.TARGETS[name][1] is None and read["kind"] == "target" and not read["refused"]
-    config_from_hf(quant_config.without(read["entries"]))
+    config_from_hf(quant_config.without_quantization(read["entries"]))
 
 
 @pytest.mark.parametrize("name", OF_HEADS)
