@@ -135,7 +135,7 @@ def test_a_method_without_trees_takes_none():
 
 
 def test_token_recycling_grows_no_trees():
-    with pytest.raises(ValueError, match="fixed shape, not over DynamicTree.*give the parents of its nodes"):
+    with pytest.raises(ValueError, match="fixed shape, not DynamicTree.*give the parents of its nodes"):
         drafter_for(BARE, "token-recycling", (8, 2, 2))
     assert drafter_for(BARE, "token-recycling", "eagle1").shape.nodes == EAGLE1_TREE.nodes
 
