@@ -30,16 +30,16 @@ def flat_attention(
         visible: which tokens of the row each token attends to, all of the same request.
         flat: the layout of the requests' tokens. The other arguments are as in `tree_attention`.
     """
-    places, is_token = flat.places, flat.is_token
+    token_indices, is_token = flat.token_indices, flat.is_token
 
     def by_request(rows: Float[Array, "1 heads f c"]) -> Float[Array, "y heads n c"]:
-        return jnp.moveaxis(rows[0][:, places], 0, 1)
+        return jnp.moveaxis(rows[0][:, token_indices], 0, 1)
 
     # zero times nan is nan, so a request must not read the rows of another one, even with weight 0
     keys, values = (jnp.where(is_token[:, None, :, None], by_request(part), 0) for part in fresh)
     attended = tree_attention(
         *(by_request(q), (keys, values), flat.visible_by_request(visible), prefix, length),
-        *(None if first is None else first[0][places], cache_rows, flat.count),
+        *(None if first is None else first[0][token_indices], cache_rows, flat.count),
         scale=scale,
         softcap=softcap,
         sinks=sinks,
