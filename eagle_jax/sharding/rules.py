@@ -94,7 +94,7 @@ def fitting(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> P:
 def divides(spec: P, shape: Sequence[int], sizes: Mapping[str, int]) -> bool:
     """Returns whether axes divide the dimensions that they shard; dimensions of size 1 are replicated.
 
-    An array that lacks an axis, as the order of a quantized weight's inputs does, cannot be spread so.
+    An array that lacks an axis, as the order of a quantized weight's inputs does, cannot be sharded in this way.
     """
     by_axis = zip(shape, spec, strict=False)
     return len(shape) >= len(spec) and all(
