@@ -38,7 +38,7 @@ def call(array: jax.Array | np.ndarray, power: int = 2) -> tuple[list[float], bo
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     monkeypatch.setattr(programs, "_programs", collections.OrderedDict())
-    monkeypatch.setattr(programs, "_left", 0)
+    monkeypatch.setattr(programs, "_maps_kept", 0)
 
 
 def test_values_do_not_matter():
