@@ -227,7 +227,7 @@ def test_weights_go_straight_into_their_shards(folders, pair, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, loaded.params, pair[0].params)
 
 
-def test_every_matrix_is_spread_in_both_layouts(pair):
+def test_every_matrix_is_sharded_in_both_layouts(pair):
     """What stays whole is small: norms, routers, biases of sums. DFlash 2, left out, keeps what makes its kernels."""
     target, head = pair
     models = [(target, TARGET), (LM.init(MIXTURE, jax.random.key(0)), TARGET)]

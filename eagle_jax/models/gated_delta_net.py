@@ -59,7 +59,8 @@ class DeltaInputs:
 
     def by_request(self, rows: Float[Array, "b n e"]) -> Float[Array, "y m e"]:
         """Returns the rows of the pass, with padding where requests share one."""
-        return rows if self.flat is None else jnp.where(self.flat.is_token[..., None], rows[0][self.flat.places], 0)
+        flat = self.flat
+        return rows if flat is None else jnp.where(flat.is_token[..., None], rows[0][flat.token_indices], 0)
 
     def in_pass(self, rows: Float[Array, "y m e"]) -> Float[Array, "b n e"]:
         """Undoes `by_request`; padding is zeros."""

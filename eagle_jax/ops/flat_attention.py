@@ -30,16 +30,16 @@ def flat_attention(
         visible: which tokens of the row each token attends to, within its request.
         flat: layout of the row. The rest is as in `tree_attention`.
     """
-    places, is_token = flat.places, flat.is_token
+    token_indices, is_token = flat.token_indices, flat.is_token
 
     def by_request(rows: Float[Array, "1 heads f c"]) -> Float[Array, "y heads n c"]:
-        return jnp.moveaxis(rows[0][:, places], 0, 1)
+        return jnp.moveaxis(rows[0][:, token_indices], 0, 1)
 
     # masked values have weight 0, but 0 * nan is nan: no request may read another's values
     keys, values = (jnp.where(is_token[:, None, :, None], by_request(part), 0) for part in fresh)
     attended = tree_attention(
         *(by_request(q), (keys, values), flat.visible_by_request(visible), prefix, length),
-        *(None if first is None else first[0][places], cache_rows, flat.count),
+        *(None if first is None else first[0][token_indices], cache_rows, flat.count),
         scale=scale,
         softcap=softcap,
         sinks=sinks,

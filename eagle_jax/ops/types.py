@@ -129,8 +129,8 @@ class FlatRows:
     max_count: int = static()
 
     @property
-    def places(self) -> Int[Array, "b n"]:
-        """Indices in the row of each request's tokens; arbitrary valid indices beyond `count`."""
+    def token_indices(self) -> Int[Array, "b n"]:
+        """Row index of each token of each request; arbitrary where `is_token` is false."""
         index = self.begin[:, None] + jnp.arange(self.max_count, dtype=jnp.int32)[None]
         return jnp.minimum(index, len(self.request) - 1)
 
@@ -143,12 +143,12 @@ class FlatRows:
 
     def visible_by_request(self, visible: Bool[Array, "1 f f"]) -> Bool[Array, "b n n"]:
         """Returns which tokens of its request each token attends to; padding attends to itself."""
-        seen = visible[0][self.places[:, :, None], self.places[:, None, :]] & self.is_token[:, None, :]
-        return seen | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax without keys is NaN
+        mask = visible[0][self.token_indices[:, :, None], self.token_indices[:, None, :]] & self.is_token[:, None, :]
+        return mask | jnp.eye(self.max_count, dtype=bool)[None]  # a softmax over no key would be NaN
 
     @property
     def is_token(self) -> Bool[Array, "b n"]:
-        """Which of `places` are tokens, not padding."""
+        """Which of `token_indices` are tokens of the request."""
         return jnp.arange(self.max_count, dtype=jnp.int32)[None] < self.count[:, None]
 
 

@@ -18,7 +18,7 @@ def admit(
     begun: dict[int, Ticket] = {}
     failed: list[tuple[Ticket, Exception]] = []
     for ticket in list(waiting):
-        if scheduler.places <= 0:
+        if scheduler.num_free_rows <= 0:
             break
         try:
             if not scheduler.is_ready(ticket.request):

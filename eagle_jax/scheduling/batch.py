@@ -41,13 +41,13 @@ STOP_STRING_STEPS = 8  # steps between two searches for stop strings, which only
 
 class Batch:
     """Rows of one compiled loop. Prefills `requests` on construction; `decode` runs steps; `admit` puts other requests
-    into the places of finished ones, which the other rows do not notice.
+    into the rows of finished ones, which the other rows do not notice.
 
     Args:
         shape: what its programs are compiled for.
         measured: drafters for the numbers of rows that may take part in a step, and what they took so far; None: all
             rows do, with `drafter`, whose state is that of all of them.
-        requests: one for each row; without any, all places are free to be admitted to.
+        requests: one for each row; without any, all rows are free.
         poll_first_tokens: whether first tokens are fetched before the first step. Where only complete answers are
             reported nobody asks for them, and they are fetched only if a row ended with its first token.
         modes: which programs there are for rows that ask for less than the shape's mode; None: none.
@@ -55,10 +55,10 @@ class Batch:
             where none of these cover them.
 
     Attributes:
-        rows: the host's state of each row, by place.
+        rows: the host's state of each row, by row index.
         params, state: the loop's parameters and state, on the device.
         spare: the caches of an earlier prompt's prefill, which the next one reuses; or None.
-        failed_places: places whose last request failed: their caches may hold NaN.
+        failed_rows: rows whose last request failed: their caches may hold NaN.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Batch:
         self._modes = modes or Modes(shape.mode)
         self._models = programs.packed(model.target), programs.packed(drafter)
         self.rows = [Row(request) for request in requests] or [Row(DUMMY_REQUEST, done=True)] * shape.rows
-        self.spare: PrefillState | None = None
-        self.failed_places: set[int] = set()
+        self.spare_prefill: PrefillState | None = None
+        self.failed_rows: set[int] = set()
         self._backlog = Backlog()
         self._logits_tables = LogitsTables(model)
         self.params, self.state = self._prefill(self.rows) if requests else self._empty()
@@ -98,47 +98,49 @@ class Batch:
         if any(row.request.options.stop for row in self.rows if not row.done):
             steps = min(steps or STOP_STRING_STEPS, STOP_STRING_STEPS)
         until = UNLIMITED if steps is None else min(int(self.state.steps) + steps, UNLIMITED)
-        running = [place for place, row in enumerate(self.rows) if not row.done]
-        size, index, drafter = self._measured.choose(len(running))
-        steps_before, tokens_before = int(self.state.steps), {place: len(self.rows[place].polled) for place in running}
-        free = [place for place in range(len(self.state.done)) if place not in running]
-        places = sorted([*running, *free][:size])
-        enough = len(places) - (0 if finished is None else max(len(running) - finished, 0))
+        running = [index for index, row in enumerate(self.rows) if not row.done]
+        size, drafter_index, drafter = self._measured.choose(len(running))
+        steps_before, tokens_before = int(self.state.steps), {index: len(self.rows[index].polled) for index in running}
+        free = [index for index in range(len(self.state.done)) if index not in running]
+        indices = sorted([*running, *free][:size])
+        enough = len(indices) - (0 if finished is None else max(len(running) - finished, 0))
         is_due = self._backlog.advance(drafter, until - int(self.state.steps))
-        caught_up = self._catch_up(places) if is_due else (0.0, 0.0)
-        advanced = self._advance(until, enough, places, drafter)
+        caught_up = self._catch_up(indices) if is_due else (0.0, 0.0)
+        advanced = self._advance(until, enough, indices, drafter)
         compiling, seconds = caught_up[0] + advanced[0], caught_up[1] + advanced[1]
-        for row in (self.rows[place] for place in running):
+        for row in (self.rows[index] for index in running):
             row.compile_seconds += compiling
             row.decode_seconds += seconds
         self.poll()
-        for place, tokens in tokens_before.items():
-            self.rows[place].spend(drafter.shape.nodes, tokens, seconds)
-        new_tokens = sum(len(self.rows[place].polled) - tokens for place, tokens in tokens_before.items())
+        for index, tokens in tokens_before.items():
+            self.rows[index].spend(drafter.shape.nodes, tokens, seconds)
+        new_tokens = sum(len(self.rows[index].polled) - tokens for index, tokens in tokens_before.items())
         took = int(self.state.steps) - steps_before, new_tokens
-        self._measured.contests[size].add(index, *took, len(running), advanced[1])
+        self._measured.contests[size].add(drafter_index, *took, len(running), advanced[1])
 
-    def admit(self, places: Sequence[int], requests: Sequence[Request]) -> None:
-        """Prefills other requests, at most `group`, in the places of finished ones."""
+    def admit(self, indices: Sequence[int], requests: Sequence[Request]) -> None:
+        """Prefills other requests, at most `group`, in the rows of finished ones."""
         rows = [Row(request) for request in requests]
         params, state = self._prefill(rows, self.group)
-        padding = [places[0]] * (len(state.done) - len(rows))
-        at = jnp.asarray([*places, *padding], jnp.int32)
+        padding = [indices[0]] * (len(state.done) - len(rows))
+        at = jnp.asarray([*indices, *padding], jnp.int32)
         (self.params, self.state), compiling = programs.call(
             compiled_insert(), (self.params, self.state), (params, state), at, sharding=self.model.sharding
         )
-        for place, row in zip(places, rows, strict=True):
+        for index, row in zip(indices, rows, strict=True):
             row.compile_seconds += compiling
-            self.rows[place] = row
+            self.rows[index] = row
         self.poll()
 
     def warm_up(self) -> float:
         """Compiles what `decode` runs for these rows, by running it with nothing to do; the seconds that it took."""
         steps, seconds, active = int(self.state.steps), 0.0, [row.request for row in self.rows if not row.done]
         for size, drafter in self._measured.by_load.entries:
-            places = [*range(size)]
-            seconds += self._catch_up(places)[0] if isinstance(drafter, Ready) else 0.0
-            seconds += sum(self._advance(steps, size, places, drafter, mode)[0] for mode in self._modes.to_warm(active))
+            indices = [*range(size)]
+            seconds += self._catch_up(indices)[0] if isinstance(drafter, Ready) else 0.0
+            seconds += sum(
+                self._advance(steps, size, indices, drafter, mode)[0] for mode in self._modes.to_warm(active)
+            )
         seconds += self._logits_tables.warm_up()
         nothing = [0] * len(self.state.done)
         for top in (None, self.state.top):
@@ -161,15 +163,15 @@ class Batch:
 
         return compile_programs
 
-    def end(self, places: Sequence[int]) -> None:
-        """Ends answers as they are; their places are free."""
-        for place in places:
-            self.rows[place].done = True
+    def end(self, indices: Sequence[int]) -> None:
+        """Ends the answers of these rows, which are then free."""
+        for index in indices:
+            self.rows[index].done = True
         self.poll()
 
     def free(self) -> None:
         """Frees the caches even if something, such as a traceback, still refers to them. Nothing can run afterwards."""
-        for array in jax.tree.leaves((self.params, self.state, self.spare)):
+        for array in jax.tree.leaves((self.params, self.state, self.spare_prefill)):
             if isinstance(array, jax.Array):
                 array.delete()
 
@@ -177,21 +179,21 @@ class Batch:
         """Fetches new tokens, and ends rows in which a stop string is found."""
         state = self.state
         length, done, stopped = to_host((state.length, state.done, state.stopped))
-        running = [place for place, row in enumerate(self.rows) if not row.done]
+        running = [index for index, row in enumerate(self.rows) if not row.done]
         new = self._fetch(length)
         trees = last_steps(state.draft) if isinstance(self.drafter, Recorder) else []
-        for place in running:
-            row = self.rows[place]
-            row.extend(new[place], trees[place] if trees else None)
+        for index in running:
+            row = self.rows[index]
+            row.extend(new[index], trees[index] if trees else None)
             if math.isnan(row.first_token_seconds):
                 row.first_token_seconds = programs.seconds_since(row.request.submitted)
             hit = row.read(self.model.tokenizer).stop_hit if row.request.options.stop else None
             if hit is not None:
                 row.output = row.output.first(hit.tokens)
-            row.done, row.stopped = bool(done[place]) or hit is not None, bool(stopped[place])
-            has_room = int(length[place]) + 1 < token_limit(self.model, row.request)
+            row.done, row.stopped = bool(done[index]) or hit is not None, bool(stopped[index])
+            has_room = int(length[index]) + 1 < token_limit(self.model, row.request)
             row.failed = row.done and not row.stopped and hit is None and has_room
-            self.failed_places |= {place} if row.failed else set()
+            self.failed_rows |= {index} if row.failed else set()
         finished = np.array([row.done for row in self.rows] + [True] * (len(done) - len(self.rows)))
         if (finished != done).any():
             self.state = dataclasses.replace(state, done=sharded_arrays(self.model, jnp.asarray(finished)))
@@ -230,12 +232,12 @@ class Batch:
         return dataclasses.replace(params, processor=None), state
 
     def _advance(
-        self, until: int, enough: int, places: list[int], drafter: Drafter, mode: Sampling | None = None
+        self, until: int, enough: int, indices: list[int], drafter: Drafter, mode: Sampling | None = None
     ) -> tuple[float, float]:
-        """Runs the rows at `places` until step `until` or until `enough` of them are done; the seconds that compiling
+        """Runs the rows at `indices` until step `until` or until `enough` of them are done; the seconds that compiling
         and running took. Without a mode it is the one for the rows that go on.
         """
-        inputs = self._inputs(self._params_for(places), self.state, drafter, until, enough, places)
+        inputs = self._inputs(self._params_for(indices), self.state, drafter, until, enough, indices)
         if mode is None:
             active = [row.request for row in self.rows if not row.done]
             mode = self._modes.choose(active, self._logits_tables.sizes, self.preparation)
@@ -243,17 +245,17 @@ class Batch:
         return compiling, seconds
 
     def _inputs(
-        self, params: BatchParams, state: DecodeState, drafter: Drafter, until: int, enough: int, places: list[int]
+        self, params: BatchParams, state: DecodeState, drafter: Drafter, until: int, enough: int, indices: list[int]
     ) -> tuple[Any, ...]:
         """Returns the arguments of `compiled_advance`."""
         others = [state, np.array(until, np.int32), np.array(enough, np.int32)]
-        if len(places) < len(state.done):
-            others.append(np.array(places, np.int32))
+        if len(indices) < len(state.done):
+            others.append(np.array(indices, np.int32))
         return (self._models[0], programs.packed(drafter), *self._keyed(params, *others))
 
-    def _catch_up(self, places: list[int]) -> tuple[float, float]:
+    def _catch_up(self, indices: list[int]) -> tuple[float, float]:
         """Lets the drafter read what was committed while it paused; the seconds that compiling and running took."""
-        inputs = self._models[0], programs.packed(self.drafter), self.state, np.array(places, np.int32)
+        inputs = self._models[0], programs.packed(self.drafter), self.state, np.array(indices, np.int32)
         self.state, compiling, seconds = _timed(compiled_catch_up(), *inputs)
         return compiling, seconds
 
@@ -269,11 +271,11 @@ class Batch:
         key = params.stop_ids.shape, tables, self.shape.slots, self.shape.logprobs, len(others), np.shape(others[-1])
         return (programs.KeyedArgs(key, (params, *others)),)
 
-    def _params_for(self, places: list[int]) -> BatchParams:
-        """Returns the parameters, with what the unfinished rows at `places` ask of their logits."""
-        rows = [self.rows[place] for place in places if place < len(self.rows)]  # those beyond are padding
+    def _params_for(self, indices: list[int]) -> BatchParams:
+        """Returns the parameters, with what the unfinished rows at `indices` ask of their logits."""
+        rows = [self.rows[index] for index in indices if index < len(self.rows)]  # those beyond are padding
         going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
-        padded = [*going_on, *[DUMMY_REQUEST] * (len(places) - len(going_on))]
+        padded = [*going_on, *[DUMMY_REQUEST] * (len(indices) - len(going_on))]
         return dataclasses.replace(self.params, processor=self._logits_tables.of(padded, self.tables))
 
     def _empty(self) -> Running:

@@ -50,8 +50,8 @@ class ChunkedPrefill:
 
     def __init__(self, batch: Batch, request: Request, prefixes: PrefixCache):
         self._batch, self._row, self._prefixes = batch, Row(request), prefixes
-        self._asked, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
-        self._params = dataclasses.replace(self._asked, processor=None)  # reading is the same for all requests
+        self._all_params, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
+        self._params = dataclasses.replace(self._all_params, processor=None)  # reading is the same for all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._progress = self._begin()
         self._block_ids = block_ids_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
@@ -76,24 +76,24 @@ class ChunkedPrefill:
                 self._prefixes.keep(self._block_ids[: self._read], block)
         return count
 
-    def insert(self, place: int) -> None:
-        """Draws the first token and takes a free place of the batch."""
-        batch, at = self._batch, jnp.asarray(place, jnp.int32)
-        copies_all = jnp.asarray(place in batch.failed_places)
+    def insert(self, row_index: int) -> None:
+        """Draws the first token and takes a free row of the batch."""
+        batch, at = self._batch, jnp.asarray(row_index, jnp.int32)
+        copies_all = jnp.asarray(row_index in batch.failed_rows)
         inputs = (
             (batch.params, batch.state),
             at,
             copies_all,
             *self._inputs()[:2],
-            self._asked,
+            self._all_params,
             self._tokens,
             self._progress,
         )
         batch.params, batch.state = self._timed(_compiled_first_token(), *inputs, **self._first_static)
-        batch.failed_places.discard(place)
-        batch.rows[place] = self._row
+        batch.failed_rows.discard(row_index)
+        batch.rows[row_index] = self._row
         batch.poll()
-        batch.spare = None if self._row.failed else self._progress
+        batch.spare_prefill = None if self._row.failed else self._progress
 
     def preparation(self, sizes: TableSizes) -> Callable[[], None]:
         """Returns a function that compiles `insert` for tables of these sizes, on any thread; it holds no cache."""
@@ -115,7 +115,7 @@ class ChunkedPrefill:
     def _begin(self) -> PrefillState:
         """Returns empty caches: the arrays of an earlier prompt, or new ones."""
         batch, sharding = self._batch, self._batch.model.sharding
-        spare, batch.spare = batch.spare, None
+        spare, batch.spare_prefill = batch.spare_prefill, None
         if spare is None:
             return self._timed(compiled_init_prefill(), *self._inputs(), slots=batch.shape.slots, sharding=sharding)
         return self._timed(compiled_restart_prefill(), *self._inputs(), spare, sharding=sharding)
@@ -134,7 +134,7 @@ class ChunkedPrefill:
 
 def _first_token(
     batch: Running,
-    place: Int[Array, ""],
+    row_index: Int[Array, ""],
     copies_all: Bool[Array, ""],
     target: Target,
     drafter: Drafter,
@@ -148,7 +148,7 @@ def _first_token(
 ) -> Running:
     """Returns the batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
     state = first_tokens(target, drafter, params, tokens, progress, mode=mode, logprobs=logprobs)
-    return insert_one(batch, (params, state), place, copies_all)
+    return insert_one(batch, (params, state), row_index, copies_all)
 
 
 _compiled_first_token = functools.partial(

@@ -28,7 +28,7 @@ class Modes:
     def __init__(self, general: Sampling, common: Sequence[Sampling] = (), *, background: bool = False):
         self.general, self._common, self._background = general, list(common), background
         self._ready: set[Key] = {(mode, None) for mode in common}
-        self._asked: set[Key] = set()
+        self._requested: set[Key] = set()
         self._compiling: concurrent.futures.Future[None] | None = None
         self._closed = threading.Event()
         self._compiler = concurrent.futures.ThreadPoolExecutor(1, "eagle-jax compiling modes")
@@ -57,9 +57,9 @@ class Modes:
         if key in self._ready:
             return key[0]
         idle = self._compiling is None or self._compiling.done()
-        is_new = key not in self._asked and len(self._asked) < MAX_MODES
+        is_new = key not in self._requested and len(self._requested) < MAX_MODES
         if self._background and idle and is_new and not self._closed.is_set():
-            self._asked.add(key)
+            self._requested.add(key)
             self._compiling = self._compiler.submit(self._compile, key, preparation(sizes, key[0]))
         return self.general
 

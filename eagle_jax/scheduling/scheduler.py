@@ -83,8 +83,8 @@ class Scheduler:
         self._ids = itertools.count()
         self._queue: collections.deque[tuple[int, Request]] = collections.deque()
         self._batch: Batch | None = None
-        self._running: dict[int, int] = {}  # place -> id
-        self._reported: dict[int, int] = {}  # place -> tokens
+        self._running: dict[int, int] = {}  # row index -> id
+        self._reported: dict[int, int] = {}  # row index -> tokens
         self._reading: tuple[int, Request, ChunkedPrefill] | None = None
         self._cancelled: set[int] = set()
         self._decode_next = False
@@ -100,7 +100,7 @@ class Scheduler:
         """Returns whether the programs for a request are compiled, or starts compiling. Raises as `cover` does."""
         assert self._batch is not None
         queued = [*self._queue, *([self._reading[:2]] if self._reading else [])]
-        running = [self._batch.rows[place].request for place in self._running]
+        running = [self._batch.rows[row_index].request for row_index in self._running]
         return self.tables.cover([*running, *(other for _, other in queued), request], self._batch)
 
     def cancel(self, id: int) -> None:
@@ -121,7 +121,7 @@ class Scheduler:
                 self._decode_next = self._chunks is not None or not self._queue or len(self._running) == self.shape.rows
                 return events
         self._decode_next = False
-        if self._batch is not None and any(not self._batch.rows[place].done for place in self._running):
+        if self._batch is not None and any(not self._batch.rows[row_index].done for row_index in self._running):
             self._batch.decode(self._steps, finished=1 if self._chunks else None if self._steps else self._batch.group)
         return events + self._news()
 
@@ -131,7 +131,7 @@ class Scheduler:
         return bool(self._queue or self._running or self._reading)
 
     @property
-    def places(self) -> int:
+    def num_free_rows(self) -> int:
         """Requests that could be submitted now without waiting for another to finish."""
         return self.shape.rows - len(self._running) - len(self._queue) - (self._reading is not None)
 
@@ -189,10 +189,10 @@ class Scheduler:
         if self._reading is not None and self._reading[0] in self._cancelled:
             self._reading = None
         events = [self._event(id, row) for id, row in ended]
-        places = [place for place, id in self._running.items() if id in self._cancelled]
+        row_indices = [row_index for row_index, id in self._running.items() if id in self._cancelled]
         self._cancelled.intersection_update(self._running.values())
-        if places and self._batch is not None:
-            self._batch.end(places)
+        if row_indices and self._batch is not None:
+            self._batch.end(row_indices)
         return events
 
     def _event(self, id: int, row: Row) -> Event:
@@ -206,21 +206,21 @@ class Scheduler:
         return Event(id, row.request, row.output, result)
 
     def _prefill_at_once(self) -> None:
-        """Prefills the first requests as a batch of their own, and later ones in groups, in the places of others."""
+        """Prefills the first requests as a batch, and later requests in groups in the rows of finished ones."""
         if self._batch is None and self._queue:
             entries = self._next(self.shape.rows)
             requests = [request for _, request in entries]
             poll = self._steps is not None
             self._batch = self._new_batch(requests, poll_first_tokens=poll)
-            self._running = {place: id for place, (id, _) in enumerate(entries)}
+            self._running = {row_index: id for row_index, (id, _) in enumerate(entries)}
             return
         batch = self._batch
-        free = [place for place in range(self.shape.rows) if place not in self._running]
+        free = [row_index for row_index in range(self.shape.rows) if row_index not in self._running]
         while batch is not None and free and self._queue:
             entries = self._next(min(batch.group, len(free)))
-            places, free = free[: len(entries)], free[len(entries) :]
-            batch.admit(places, [request for _, request in entries])
-            self._running |= {place: id for place, (id, _) in zip(places, entries, strict=True)}
+            row_indices, free = free[: len(entries)], free[len(entries) :]
+            batch.admit(row_indices, [request for _, request in entries])
+            self._running |= {row_index: id for row_index, (id, _) in zip(row_indices, entries, strict=True)}
 
     def _next(self, count: int) -> list[tuple[int, Request]]:
         return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
@@ -238,9 +238,9 @@ class Scheduler:
                 events.append(Event(id, request, NO_OUTPUT, error=error))
                 continue
             if not prefill.unread:
-                place = next(place for place in range(self.shape.rows) if place not in self._running)
-                prefill.insert(place)
-                self._running[place], self._reading = id, None
+                row_index = next(row_index for row_index in range(self.shape.rows) if row_index not in self._running)
+                prefill.insert(row_index)
+                self._running[row_index], self._reading = id, None
 
     def _begin_reading(self, events: list[Event]) -> bool:
         """Returns whether a request is being read, or could be begun."""
@@ -267,13 +267,13 @@ class Scheduler:
         """Returns the events of rows with new tokens (of complete answers if `steps` is None); frees complete rows."""
         events = []
         rows = [] if self._batch is None else self._batch.rows
-        for place, id in list(self._running.items()):
-            row = rows[place]
+        for row_index, id in list(self._running.items()):
+            row = rows[row_index]
             if row.done:
-                del self._running[place]
-                self._reported.pop(place, None)
+                del self._running[row_index]
+                self._reported.pop(row_index, None)
                 events.append(self._event(id, row))
-            elif self._steps is not None and len(row.output.token_ids) != self._reported.get(place):
-                self._reported[place] = len(row.output.token_ids)
+            elif self._steps is not None and len(row.output.token_ids) != self._reported.get(row_index):
+                self._reported[row_index] = len(row.output.token_ids)
                 events.append(self._event(id, row))
         return events
