@@ -94,8 +94,8 @@ def plan(
     Args:
         target: name of a published pair, or a folder with a `config.json`.
         head: folder of an EAGLE or DFlash head, whose headers are read; None is the pair's head, or no head.
-        mesh: `"data:2,model:4"`; None chooses one for `chips`: as few along `model` as leave a tenth of the memory free,
-            otherwise as many as divide the target.
+        mesh: `"data:2,model:4"`; None chooses one for `chips`: as few along `model` as leave a tenth of the memory
+            free, otherwise as many as divide the target.
         memory: bytes of one chip.
         requests: number of requests decoded together on each part of the `data` axis.
         slots: maximum number of tokens of prompt and answer; caches are rounded up as in decoding.

@@ -1,4 +1,4 @@
-"""What only Gemma 4's GGUF files say: entries by layer, and facts that follow from their tensors."""
+"""Reads what only Gemma 4's GGUF files have: entries by layer, and settings that follow from the tensors."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
