@@ -1,6 +1,6 @@
-"""HuggingFace's `config.json` to a `LlamaConfig` and back.
+"""Converts HuggingFace's `config.json` to a `LlamaConfig` and back.
 
-Every key is accounted for: read, checked, known to do nothing, or unknown to transformers (`hf.keys`).
+Every key is read, checked, known to have no effect, or unknown to transformers (`hf.keys`).
 """
 
 import dataclasses
@@ -163,7 +163,7 @@ def _windows(entries: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 
 def _full_layers(entries: Mapping[str, Any], family: Family, layers: int) -> tuple[int, ...]:
-    """Returns the layers that see everything: named one by one, or else the lowest `max_window_layers`."""
+    """Returns the layers without a window: from `layer_types` or a pattern, or else the first `max_window_layers`."""
     types = layer_types(entries)
     if types is None and "sliding_window_pattern" in entries:
         step = integer(entries, "sliding_window_pattern")
@@ -186,7 +186,7 @@ def _num_key_value_heads(entries: Mapping[str, Any]) -> int:
 
 
 def _head_dim(entries: Mapping[str, Any]) -> int:
-    """Returns the size of one attention head: as stated, or the hidden size shared out."""
+    """Returns `head_dim`, by default the hidden size over the number of heads."""
     if entries.get("head_dim") is not None:
         return integer(entries, "head_dim")
     hidden_size, heads = integer(entries, "hidden_size"), integer(entries, "num_attention_heads")

@@ -1,4 +1,4 @@
-"""The experts that a `config.json` describes, and back."""
+"""Reads and writes the experts of a `config.json`."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from eagle_jax.converters.hf.values import flag, integer, number
 # Keys of every family that has experts.
 ROUTED = frozenset({"num_experts", "num_local_experts", "num_experts_per_tok"})
 
-# Keys of DeepSeek-V3's router and of those like it.
+# Keys of DeepSeek-V3's router and similar routers.
 BY_GROUPS = frozenset({"n_routed_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"}) | {
     "n_shared_experts",
     "routed_scaling_factor",
@@ -132,7 +132,7 @@ def kinds_of(config: LlamaConfig) -> list[str]:
 
 
 def stated_by(experts: Experts) -> dict[str, Any]:
-    """Returns the keys of all families; a writer picks its own."""
+    """Returns the entries under every family's keys; a writer picks the keys of its family."""
     count, wide = experts.num_experts, experts.moe_intermediate_size
     return {
         "num_experts": count,
@@ -171,7 +171,7 @@ def _num_experts(entries: Entries, default: int) -> int:
 
 
 def _dense_layers(entries: Entries, layers: int) -> tuple[int, ...]:
-    """Returns the layers that are named, and those between every `decoder_sparse_step`-th one."""
+    """Returns the dense layers: `mlp_only_layers`, and all but every `decoder_sparse_step`-th layer."""
     dense_layers, step = entries["mlp_only_layers"], integer(entries, "decoder_sparse_step")
     if step < 1 or not isinstance(dense_layers, list) or any(i not in range(layers) for i in dense_layers):
         raise ValueError(

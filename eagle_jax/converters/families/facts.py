@@ -12,7 +12,7 @@ Fields = Mapping[str, Any]
 
 
 def fields_of(entries: Entries, keys: frozenset[str]) -> dict[str, Any]:
-    """Returns the fields made from those of a family's keys that mean the same in every family."""
+    """Returns the fields for the keys that mean the same in every family."""
     fields: dict[str, Any] = {}
     for key in sorted(keys & _READERS.keys()):
         fields |= _READERS[key](entries)
@@ -20,7 +20,7 @@ def fields_of(entries: Entries, keys: frozenset[str]) -> dict[str, Any]:
 
 
 def stated_by(config: LlamaConfig) -> dict[str, Any]:
-    """Returns a config's values of those keys; a family's writer picks its own."""
+    """Returns the entries for these keys; a writer picks the keys of its family."""
     scale = config.attention_scale
     local = {} if config.local_rope is None else {"rope_local_base_freq": config.local_rope.theta}
     return local | {
@@ -36,7 +36,7 @@ def stated_by(config: LlamaConfig) -> dict[str, Any]:
 
 
 def layer_types(entries: Entries) -> list[str] | None:
-    """Returns which layers have a window, one by one; None where they are not named."""
+    """Returns the kind of each layer, with or without a window; None if the config has no `layer_types`."""
     types = entries.get("layer_types")
     if types is not None and not (isinstance(types, list) and all(kind in (FULL, WINDOWED) for kind in types)):
         raise ValueError(f"layer_types={types!r}; expected a list of {FULL!r} and {WINDOWED!r}, one for each layer")
@@ -107,7 +107,7 @@ def _local_rope(entries: Entries) -> Rope:
 
 
 def no_rope_layers(entries: Entries) -> tuple[int, ...]:
-    """Returns the layers that rotate nothing."""
+    """Returns the layers without rotation."""
     layers, listed = integer(entries, "num_hidden_layers"), entries.get("no_rope_layers")
     if not listed:  # none, or an empty list (Llama 4)
         step = integer(entries, "no_rope_layer_interval")

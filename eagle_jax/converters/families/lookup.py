@@ -103,7 +103,7 @@ def family_in(entries: Mapping[str, Any]) -> str:
 
 
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the config under its family's name: of the part that reads text, where a config describes several."""
+    """Returns the config under its family's name; for a multimodal model, the text part's config."""
     kind = entries.get("model_type")
     composite = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
     families = {name: classes for name, (whole, classes) in composite.items() if whole == kind}

@@ -1,6 +1,6 @@
 """Names of the tensors in a family's files, and the tensors that hold several parameters.
 
-A `Joined` tensor is divided as it is read, and its parts are joined again where a folder is written.
+A `Joined` tensor is divided when it is read, and its parts are joined again when a folder is written.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ class Joined:
     """A tensor that holds several parameters.
 
     Attributes:
-        key: its name after a layer's.
-        parts: the names of its parts in the rules (`names.Rule`), in the order in which they lie.
-        axis: that along which they lie, from the last, of a matrix `[.., out, in]`.
-        interleaved: they take turns along it.
-        transposed: floats are `[.., in, out]`; quantized ones never are.
-        stacked: it holds those of all experts, whose numbers are `{j}` in the names of parts. Such files are read, not
+        key: its name within a layer.
+        parts: names of its parts in the rules (`names.Rule`), in order.
+        axis: negative axis along which the parts are joined, of a matrix `[.., out, in]`.
+        interleaved: the parts alternate along the axis.
+        transposed: floats are `[.., in, out]`; quantized tensors never are.
+        stacked: it holds the parts of all experts, numbered `{j}` in the names of parts. Such tensors are read, not
             written.
     """
 
@@ -69,12 +69,12 @@ class Tensors:
     """Tensor names of a family that differ from Llama's.
 
     Attributes:
-        renamed: names of ours within a layer, and theirs.
-        router, correction: names of the router and of the correction of its choice.
-        shared: name of the expert that every token goes through, and of its gate.
-        experts: names of the experts' matrices, with `{j}` for the number of one if each has tensors of its own.
-        joined: the tensors that hold several parameters.
-        unread: patterns of tensors that are left alone: of layers that predict further tokens.
+        renamed: Llama's names within a layer, with the layout's.
+        router, correction: names of the router and of its correction bias.
+        shared: names of the shared expert and of its gate.
+        experts: names of the experts' matrices, with `{j}` for an expert's number if each has tensors of its own.
+        joined: tensors that hold several parameters.
+        unread: patterns of tensors that are not read, of multi-token prediction layers.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -210,7 +210,7 @@ def rules_of(config: LlamaConfig, prefix: str = MODEL) -> Iterator[names.Rule]:
 
 
 def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Lets the parts of the joined tensors that are there be read as tensors of their own.
+    """Divides the joined tensors of the files into their parts (`Weights.divide`).
 
     Args:
         shapes: shapes of the tensors that the rules name.
@@ -220,14 +220,14 @@ def divide(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int
 
 
 def divide_layer(weights: Weights, config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]], layer: str) -> None:
-    """Applies `divide` to one layer; `layer` is before the names of its tensors."""
+    """Applies `divide` to one layer; `layer` is the prefix of its tensor names."""
     for joined in (*tensors_of(config).joined, *_stacks(config)):
         if layer + joined.key in weights.info:
             weights.divide(layer + joined.key, joined.divided(shapes, layer))
 
 
 def parts_of(tensors: Mapping[str, Any], config: LlamaConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Renames tensors from the names of the files to those of the rules, and divides those that hold several."""
+    """Renames tensors from the files' names to the rules', and divides joined tensors."""
     divided = dict(tensors)
     for joined, layer in _joined(config):
         if layer + joined.key in tensors:
@@ -277,9 +277,6 @@ def _joined(config: LlamaConfig) -> Iterator[tuple[Joined, str]]:
 
 
 def unread(config: LlamaConfig) -> tuple[str, ...]:
-    """Returns patterns of tensors that are left alone.
-
-    They are other parts of the model, layers that predict further tokens, and what nothing reads.
-    """
+    """Returns patterns of tensors that are not read: other parts of the model, MTP layers, and unused tensors."""
     patterns = (pattern.format(layers=config.num_hidden_layers) for pattern in tensors_of(config).unread)
     return (*_OTHER_PARTS, *patterns, *gemma4.unread(config))

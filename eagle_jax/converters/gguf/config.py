@@ -1,6 +1,6 @@
-"""The `config.json` that a GGUF file's metadata amounts to; `config_from_hf` reads it as any other.
+"""Converts a GGUF file's metadata to the entries of a `config.json`, for `config_from_hf`.
 
-Every entry about the model is accounted for: read, checked, or known to do nothing. An unknown one is refused by name.
+Every entry about the model is read, checked, or known to have no effect. An unknown entry is refused by name.
 """
 
 import pathlib
@@ -120,7 +120,7 @@ def config_entries(path: pathlib.Path) -> dict[str, Any]:
 
 
 def end_ids(path: pathlib.Path) -> list[int]:
-    """Returns the tokens that end an answer: of text, of a turn, of a message."""
+    """Returns the ids of the tokens that end a text, a turn or a message."""
     metadata = read_gguf(path).metadata
     ids = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _END_TOKENS)
     return sorted({id for id in ids if id is not None})

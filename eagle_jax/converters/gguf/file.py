@@ -101,7 +101,7 @@ def _read(parts: tuple[tuple[pathlib.Path, int, int], ...]) -> GgufFile:
 
 
 def plain(value: Any) -> Any:
-    """Returns a number as it was before it was stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
+    """Returns the shortest decimal of a number stored in 32 bits: 1e-6, not 9.999999974752427e-07."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 

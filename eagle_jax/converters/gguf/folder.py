@@ -1,4 +1,4 @@
-"""A GGUF file to a model folder, which `load` and transformers read."""
+"""Converts a GGUF file to a model folder for `load` and transformers."""
 
 import json
 import pathlib
@@ -23,12 +23,12 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
 
     Args:
         source: a `.gguf` file; weights of every type are expanded to floats.
-        folder: where to write it; made if it is not there.
+        folder: folder to write to; created if needed.
         dtype: `float32`, `bfloat16` or `float16`.
 
     Raises:
-        FileNotFoundError, FileExistsError: the source is not there, or the folder holds a model already.
-        ValueError: no GGUF file, or one with something that is not understood.
+        FileNotFoundError, FileExistsError: the source is missing, or the folder holds a model already.
+        ValueError: the source is not a GGUF file, or not a supported one.
         ImportError: the `gguf` library is not installed.
     """
     source, folder = resolve(source), pathlib.Path(folder)
@@ -37,7 +37,7 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
     if not is_gguf(source):
         raise ValueError(f"{source} is no GGUF file; expected one whose name ends in .gguf")
     refuse_model(folder)
-    chosen = names.float_dtype(dtype)
+    weight_dtype = names.float_dtype(dtype)
     weights = Weights(source)
     config = llama.read_config(source)
     llama.check_target(weights, config)
@@ -47,7 +47,7 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
         for name in weights.info:
-            yield name, np.ascontiguousarray(weights.take(name).astype(chosen))
+            yield name, np.ascontiguousarray(weights.take(name).astype(weight_dtype))
 
     entries = config_entries(source)
     with tempfile.TemporaryDirectory() as temporary:
@@ -58,7 +58,7 @@ def convert_gguf(source: str | pathlib.Path, folder: str | pathlib.Path, *, dtyp
         (pathlib.Path(temporary) / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         write_folder(
             folder,
-            entries | {"torch_dtype": chosen.name},
+            entries | {"torch_dtype": weight_dtype.name},
             family_tensors.join(config, tensors()),
             extra_files=pathlib.Path(temporary).iterdir(),
         )

@@ -124,7 +124,7 @@ _STAY_QUANTIZED = ("_proj.weight", "lm_head.weight", "embed_tokens.weight")
 
 
 class GgufTensors:
-    """A GGUF file as a `TensorFile`. What is taken is read from disk then, one tensor at a time."""
+    """A GGUF file as a `TensorFile`. Tensors are read from disk when they are taken."""
 
     def __init__(self, path: pathlib.Path):
         self._file = read_gguf(path)
@@ -132,7 +132,7 @@ class GgufTensors:
         self.info = {name: self._info(name) for name in self._file_names}
 
     def take(self, name: str) -> np.ndarray:
-        """Returns the values as floats; of blocks as float32."""
+        """Returns the values as floats; blocks are expanded to float32."""
         value = _floats(self._tensor(name))
         if self._file.architecture in _GEMMA and name.endswith("norm.weight"):
             value = value - np.ones((), value.dtype)
@@ -154,9 +154,9 @@ class GgufTensors:
             return TensorInfo(tensor.shape, np.dtype(FLOATS[tensor.type]).name, tensor.file)
         if tensor.type in BLOCK_TYPES and name.endswith(_STAY_QUANTIZED):
             quant_type = BLOCK_TYPES[tensor.type].quant_type
-            stored = f"{tensor.type}, kept as {quant_type}"
+            block_type = f"{tensor.type}, kept as {quant_type}"
             quant_type = quant_type.over(tensor.shape[-1])
-            return TensorInfo(tensor.shape, f"int{quant_type.bits}", tensor.file, quant_type, stored)
+            return TensorInfo(tensor.shape, f"int{quant_type.bits}", tensor.file, quant_type, block_type)
         if not _expands(tensor.type):
             raise ValueError(
                 f"{tensor.file} has tensor {self._file_names[name]} of type {tensor.type}, which cannot be expanded to "

@@ -70,7 +70,7 @@ def format_of(entries: Mapping[str, Any]) -> str:
 
 def check(weights: Weights, target: LlamaConfig | None) -> CheckedHead:
     config, _ = read_head(weights, {})
-    slots = names.slots(dflash_edges.stored(RULES, weights.info), shapes(config))
+    slots = names.slots(dflash_edges.rules_for(RULES, weights.info), shapes(config))
     return CheckedHead(config, slots, MODEL_FILE, {}, (SIDE_FILE,))
 
 
@@ -83,7 +83,7 @@ def load(weights: Weights, target: LM, dtype: Any, changes: Mapping[str, Any], s
     float_dtype = names.stored_dtype(weights, "fc.weight") if dtype is None else dtype
     param_shapes = {name: value for name, value in shapes(config).items() if name not in _READ_ASIDE}
     params = reading.read_params(
-        weights, dflash_edges.stored(RULES, weights.info), param_shapes, float_dtype, scheme=scheme
+        weights, dflash_edges.rules_for(RULES, weights.info), param_shapes, float_dtype, scheme=scheme
     )
     if embedding is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(float_dtype)}
@@ -125,7 +125,7 @@ def read_head(weights: Weights, changes: Mapping[str, Any]) -> tuple[DFlashConfi
     drafted = config.draft_vocab_size
     aside = [dflash_nested.VERIFIER_TENSORS, MASK] if HEAD_TYPE in entries else [MASK]
     aside += [] if drafted is None else map(re.escape, (D2T, T2D))
-    names.check(weights, dflash_edges.stored(RULES, weights.info), shapes(config), aside)
+    names.check(weights, dflash_edges.rules_for(RULES, weights.info), shapes(config), aside)
     config = dataclasses.replace(config, own_mask_embedding=MASK in weights.info or _mask_file(weights).exists())
     return config, None if drafted is None else read_vocabulary(weights, drafted, config.layers.vocab_size)
 

@@ -63,7 +63,7 @@ RULES = (
 )
 
 
-def stored(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
+def rules_for(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
     """Returns the rules by which these files name their tensors."""
     if not any(name.startswith(_OLDER) for name in info):
         return tuple(rules)

@@ -92,7 +92,7 @@ def load(
         embedding = own_embedding(weights, config, target)
         config = dataclasses.replace(config, own_embedding=embedding is not None)
     float_dtype = names.stored_dtype(weights, f"{checkpoint.spelling.fc}.weight") if dtype is None else dtype
-    param_shapes = {name: value for name, value in stored(config, weights).items() if name != "embed_tokens"}
+    param_shapes = {name: value for name, value in stored_shapes(config, weights).items() if name != "embed_tokens"}
     params = reading.read_params(weights, checkpoint.spelling.rules, param_shapes, float_dtype, scheme=scheme)
     if embedding is not None:
         params["embed_tokens"] = {"embedding": jnp.asarray(embedding).astype(float_dtype)}
@@ -167,7 +167,7 @@ def read_head(weights: Weights, default_taps: tuple[int, ...] | None, changes: M
         raise ValueError(f"{path}: {error}") from error
     aside = [T2D, D2T] if spelling.eagle3 or config.draft_vocab_size is not None else []
     aside += [] if spelling.eagle3 else [EMBEDDING]
-    names.check(weights, spelling.rules, stored(config, weights), ignored=map(re.escape, aside))
+    names.check(weights, spelling.rules, stored_shapes(config, weights), ignored=map(re.escape, aside))
     drafted, vocab_size = config.draft_vocab_size, config.layers.vocab_size
     ids = None if drafted is None else read_vocabulary(weights, drafted, vocab_size)
     return Checkpoint(
@@ -234,7 +234,7 @@ def shapes(config: EagleConfig | Eagle3Config) -> names.Params:
     return jax.eval_shape(functools.partial(network.init, config), jax.random.key(0)).params
 
 
-def stored(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
+def stored_shapes(config: EagleConfig | Eagle3Config, weights: Weights) -> names.Params:
     """Returns the parameter tree, of shapes, without an output matrix if the files have none (the target's is used)."""
     return {name: value for name, value in shapes(config).items() if name != "lm_head" or OUTPUT in weights.info}
 

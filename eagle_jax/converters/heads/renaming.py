@@ -76,7 +76,7 @@ def dflash_head(
     Tensors have the same names in both formats, except in older files; the target's tensors are left out.
     """
     config, ids = dflash.read_head(weights, changes)
-    rules = dflash_edges.stored(dflash.RULES, weights.info)
+    rules = dflash_edges.rules_for(dflash.RULES, weights.info)
     renamed = [tensor for tensor in _renamed(rules, dflash.RULES, dflash.shapes(config)) if tensor.key != dflash.MASK]
     entries = dflash.entries_of(format, config, dtype or names.stored_dtype(weights, "fc.weight").name, verifier)
 

@@ -1,7 +1,7 @@
-"""Quantized weights as they are published, read exactly into codes, scales and minima: one module for each format.
+"""Reads published quantized weights exactly into codes, scales and minima: one module for each format.
 
-A format finds its weights among the tensors of a folder; `group_weights` puts each in the place of its tensors.
-Adding a format means a module like those here and a row in `FORMATS`.
+A format finds its weights among the tensors of a folder; `group_weights` replaces the tensors of each by one entry.
+A new format needs a module and a row in `FORMATS`.
 """
 
 from eagle_jax.converters.quantized.base import Format, RawTensors, StoredWeight

@@ -15,13 +15,13 @@ Take = Callable[[str], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """A quantized weight that lies in a folder as several tensors.
+    """A quantized weight that is stored as several tensors.
 
     Attributes:
-        info: shape, dtype and file of the weight that they make.
+        info: shape, dtype and file of the weight.
         parts: names of the tensors.
-        read: reads it, with a function that takes a tensor by its name.
-        optional: further tensors of the weight that change nothing, and that a model may not know.
+        read: reads the weight, given a function that takes a tensor by its name.
+        optional: names of further tensors without effect, which a model need not have.
     """
 
     info: TensorInfo
@@ -35,8 +35,8 @@ class RawTensors:
     """The tensors of a folder as they are stored.
 
     Attributes:
-        info: all of them.
-        peek: reads a small one, which can be taken again.
+        info: headers of all tensors, by name.
+        peek: reads a small tensor, which can be taken again.
     """
 
     info: Mapping[str, TensorInfo]
@@ -74,7 +74,7 @@ class Format(Protocol):
     TITLE: str
 
     def check(self, entries: Mapping[str, Any]) -> None:
-        """Refuses with ValueError what `config.json` states and is not read; names the entry."""
+        """Raises ValueError that names an unsupported entry of `config.json`."""
         ...
 
     def find(self, tensors: RawTensors, entries: Mapping[str, Any]) -> Iterator[tuple[str, StoredWeight]]:
@@ -87,7 +87,7 @@ class Format(Protocol):
 
 
 def described(file: TensorInfo, shape: tuple[int, ...], quant_type: QuantType) -> TensorInfo:
-    """Returns the description of a quantized weight with a tensor in the file of `file`."""
+    """Returns the header of a quantized weight, in the same file as the tensor `file`."""
     named = {INT: f"int{quant_type.bits}", "e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn"}
     dtype = named.get(quant_type.levels, quant_type.levels)
     return TensorInfo(shape, dtype, file.file, quant_type.over(shape[-1]))

@@ -2,8 +2,8 @@
 
 X.weight  [out, in] float8_e4m3fn       X.weight_scale_inv  [out / 128, in / 128] rounded up, float32
 
-Others call the scale X.weight_scale. By either name, W = w * scale. `scale_fmt: ue8m0` has powers of two as scales,
-in one byte or in float32. Activations are asked for in 8 bits, with X.input_scale where their scale is fixed.
+Other publishers name the scale X.weight_scale. In both cases, W = w * scale. `scale_fmt: ue8m0` has powers of two as
+scales, in one byte or in float32. Models are made for 8-bit activations, with X.input_scale if the scale is fixed.
 """
 
 from collections.abc import Iterator, Mapping

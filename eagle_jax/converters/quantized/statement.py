@@ -91,7 +91,7 @@ def _matches(pattern: str, module: str) -> bool:
 
 
 def stated_in(entries: Mapping[str, Any]) -> Statement | None:
-    """Returns the quantization that a `config.json` states; None if it states none."""
+    """Returns the quantization stated in the entries of a `config.json`, if any."""
     mlx = entries.get(MLX_KEY)
     if isinstance(mlx, Mapping):  # MLX states it as `quantization_config` too
         return Statement(where=MLX_KEY, method="mlx", entries=mlx)
@@ -125,5 +125,5 @@ def _entries(path: pathlib.Path) -> Mapping[str, Any]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return {}  # who needs the file says what is wrong with it
+        return {}  # readers that need the file report the error
     return entries if isinstance(entries, Mapping) else {}

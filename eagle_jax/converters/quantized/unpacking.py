@@ -1,4 +1,4 @@
-"""Codes out of words and bytes, scales out of the dtypes that files have."""
+"""Unpacks codes from words and bytes, and converts scales from the files' dtypes."""
 
 import numpy as np
 
@@ -20,18 +20,18 @@ def fields(words: np.ndarray, bits: int) -> np.ndarray:
 
 
 def around_zero(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Returns unsigned codes whose middle stands for 0, as signed ones."""
+    """Converts unsigned codes with 0 in the middle of their range to signed codes."""
     return (codes.astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
 
 
 def powers_of_two(exponents: np.ndarray) -> np.ndarray:
-    """Scales of E8M0, exactly: 2 ** (e - 127), NaN for 255."""
+    """Converts E8M0 scales exactly: 2 ** (e - 127), NaN for 255."""
     table = np.ldexp(np.float32(1), np.arange(255) - 127).astype(np.float32)
     return np.append(table, np.float32(np.nan))[exponents.view(np.uint8)]
 
 
 def floats(scales: np.ndarray) -> np.ndarray:
-    """Scales as `QuantizedTensor` has them: those of float16 stay, others become float32, exactly."""
+    """Converts scales exactly for `QuantizedTensor`: float16 scales are kept, others become float32."""
     if scales.dtype == np.uint8 or scales.dtype.name == "float8_e8m0fnu":
         return powers_of_two(scales)
     return scales if scales.dtype == np.float16 else scales.astype(np.float32)
