@@ -18,7 +18,7 @@ PART = ".part"  # suffix of a file that is not complete
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_path_in_errors(path: Path) -> Iterator[None]:
     """Adds `path` to each OSError of the block that names no file, such as that of a full disk."""
     try:
         yield
@@ -29,11 +29,11 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Opens a temporary file that replaces `path` if the block succeeds."""
     part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}{PART}")
     try:
-        with naming(path), part.open("wb") as file:
+        with name_path_in_errors(path), part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def hold(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> None:
+def lock_file(file: IO[bytes] | IO[str], what: str | Path, *, wait: bool = False) -> None:
     """Locks an open file against other processes until it is closed or this process ends.
 
     Args:
@@ -75,14 +75,14 @@ def sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def rewrite(to: Path, content: Callable[[], Any]) -> None:
+def update_json(to: Path, content: Callable[[], Any]) -> None:
     """Replaces a file with `content()` as JSON, atomically.
 
     `content` is called under a lock, so it may read the file and add to it: no update of another process is lost.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.with_suffix(".lock").open("ab") as lock:
-        hold(lock, to, wait=True)
+        lock_file(lock, to, wait=True)
         text = json.dumps(content(), indent=1).encode()
-        with replacing(to) as file:
+        with atomic_write(to) as file:
             file.write(text)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from eagle_jax.durable import hold, naming, sync_folder
+from eagle_jax.durable import lock_file, name_path_in_errors, sync_folder
 
 Entry = TypeVar("Entry")
 Read = Callable[[bytes, int], Entry | None]  # of a line (with its end, if any) and its number, from 1
@@ -38,7 +38,7 @@ class JsonLines(Generic[Entry]):
         self._path, self._file = path, path.open("ab")
         self._sync_every, self._synced_at = sync_every, time.monotonic()
         try:
-            hold(self._file, path)
+            lock_file(self._file, path)
             self.entries, size = list[Entry](), 0
             for entry, line in complete_lines(path, read):
                 self.entries.append(entry)
@@ -52,7 +52,7 @@ class JsonLines(Generic[Entry]):
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Appends records, with one wait for the disk if that is due."""
-        with naming(self._path):
+        with name_path_in_errors(self._path):
             self._file.write(b"".join(map(to_line, records)))
             self._file.flush()
         if time.monotonic() - self._synced_at >= self._sync_every:
@@ -71,7 +71,7 @@ class JsonLines(Generic[Entry]):
         self.close()
 
     def _sync(self) -> None:
-        with naming(self._path):
+        with name_path_in_errors(self._path):
             os.fsync(self._file.fileno())
         self._synced_at = time.monotonic()
 

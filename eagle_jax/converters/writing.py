@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle_jax.converters.errors import listed
 from eagle_jax.converters.files import WEIGHT_FILES
-from eagle_jax.durable import naming
+from eagle_jax.durable import name_path_in_errors
 
 # Bytes in one file, as in transformers. Only one file's tensors are in host memory at a time.
 SHARD_BYTES = 4 * 2**30
@@ -47,7 +47,7 @@ def write_folder(
     is_mount = folder.exists() and folder.stat().st_dev != folder.parent.stat().st_dev
     staged = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder if is_mount else folder.parent))
     try:
-        with naming(folder):
+        with name_path_in_errors(folder):
             _write_weights(staged, tensors, file)
         for path in extra_files:
             _refuse_other_file(folder / path.name, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle_jax.checks import check_same_settings
-from eagle_jax.durable import PART, hold, replacing
+from eagle_jax.durable import PART, atomic_write, lock_file
 from eagle_jax.evaluation.answers import Conversation, from_line, to_record
 from eagle_jax.jsonl import JsonLines, Read, complete_lines
 
@@ -62,7 +62,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Creates the folder and locks it for the block. Raises ValueError if another process has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:
-        hold(lock, folder)
+        lock_file(lock, folder)
         yield
 
 
@@ -166,7 +166,7 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file atomically."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=1).encode())
 
 

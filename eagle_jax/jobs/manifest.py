@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle_jax.checks import check_same_settings
 from eagle_jax.converters import resolve
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 from eagle_jax.loading.folders import folders_of
 
 VERSION = 2  # of the manifest and of the output's lines
@@ -44,7 +44,7 @@ def begin(output: Path, job: Mapping[str, Any]) -> bool:
     if output.exists():
         raise ValueError(f"{output} exists and was not written by a batch job; name another output")
     output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps(settings, ensure_ascii=False, indent=1).encode() + b"\n")
     return False
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 from eagle_jax.jobs.journal import entries, without_number
 
 
@@ -68,7 +68,7 @@ def _row_offsets(parts: Sequence[Path], rows: int) -> tuple[np.ndarray, list[str
 def _write(output: Path, parts: Sequence[Path], offsets: np.ndarray) -> None:
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(part.open("rb")) for part in parts]
-        merged = stack.enter_context(replacing(output))
+        merged = stack.enter_context(atomic_write(output))
         for number, offset in enumerate(offsets.tolist()):
             file = files[number % len(files)]
             file.seek(offset)

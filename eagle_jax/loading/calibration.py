@@ -10,7 +10,7 @@ from jaxtyping import Float
 from eagle_jax.converters.files import read_json
 from eagle_jax.converters.hf.values import is_number
 from eagle_jax.decoding.calibration import DEPTHS, LOG_ODDS, Prior
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 
 NAME = "calibration.json"
 VERSION = 1
@@ -38,7 +38,7 @@ def write_prior(folder: Path, prior: Prior) -> Path:
     tables = {name: np.round(getattr(prior, name).astype(np.float64), 4).tolist() for name in ("greedy", "sampled")}
     content = {"version": VERSION, "log_odds": LOG_ODDS.tolist()} | tables
     path = folder / NAME
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write((json.dumps(content) + "\n").encode())
     return path
 

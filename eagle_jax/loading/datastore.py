@@ -11,7 +11,7 @@ from safetensors.numpy import save
 
 from eagle_jax.chat.conversations import Conversation, Skipped, read
 from eagle_jax.drafters.rest import Datastore
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 from eagle_jax.text.tokenizers import fingerprint
 
 KIND = "eagle_jax datastore"
@@ -71,7 +71,7 @@ def make_datastore(
     store = Datastore.of(texts)
     metadata = {"kind": KIND, "tokenizer": fingerprint(tokenizer)}
     to.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(to) as file:
+    with atomic_write(to) as file:
         file.write(save({"tokens": np.asarray(store.tokens), "order": np.asarray(store.order)}, metadata=metadata))
     return len(texts), tokens
 

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from eagle_jax.decoding.policy import DynamicTree
-from eagle_jax.durable import rewrite
+from eagle_jax.durable import update_json
 from eagle_jax.loading.model import Model
 from eagle_jax.methods.tree_arguments import tree_policy
 from eagle_jax.ops.dispatch import environment_settings
@@ -179,7 +179,7 @@ def save(budgets: Iterable[Budget]) -> Path:
         by_key = {budget.key: budget for budget in (*read(), *budgets)}
         return {"version": VERSION, "budgets": [dataclasses.asdict(budget) for budget in by_key.values()]}
 
-    rewrite(path(), content)
+    update_json(path(), content)
     return path()
 
 

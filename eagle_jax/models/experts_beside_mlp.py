@@ -40,7 +40,7 @@ class ExpertsBesideMLP(nn.Module):
         normed = x if norms[0] is None else ops.rms_norm(x, norms[0])
         dense = ops.feed_forward(normed, self.shared_experts.weights(None), num_valid)
         y = self.shared_norm(dense) + self.experts_norm(self._mixed(x))
-        return ops.added(x, y, norms[1], self.config.residual_multiplier)
+        return ops.add_residual(x, y, norms[1], self.config.residual_multiplier)
 
     def _mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         c, experts = self.config, self.config.experts

@@ -115,7 +115,7 @@ class GatedDeltaNet(nn.Module):
         y = self.norm(inputs.in_pass(y).reshape(heads).astype(x.dtype))
         gated = y.astype(jnp.float32) * jax.nn.silu(z.reshape(heads).astype(jnp.float32))
         y = self.out_proj(gated.reshape(*x.shape[:2], -1).astype(x.dtype), inputs.num_valid)
-        return ops.added(residual, y, norms[1], self.config.residual_multiplier), inputs.fresh(added)
+        return ops.add_residual(residual, y, norms[1], self.config.residual_multiplier), inputs.fresh(added)
 
     def _mixed(
         self,

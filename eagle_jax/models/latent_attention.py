@@ -67,7 +67,7 @@ class LatentAttention(nn.Module):
         latents = attended[..., : up_value.shape[-1]]
         values = jnp.einsum("bhnr,hvr->bnhv", latents, up_value, precision=ops.precision(x.dtype))
         y = self.o_proj(values.reshape(*x.shape[:2], -1), inputs.num_valid)
-        return ops.added(residual, y, norms[1], c.residual_multiplier), (latents_and_keys, None)
+        return ops.add_residual(residual, y, norms[1], c.residual_multiplier), (latents_and_keys, None)
 
     def keys_and_values(self, x: Float[Array, "b n i"], norm: ops.Norm | None, inputs: AttentionInputs) -> Latents:
         """Returns the tokens' own latent vectors and keys, where nothing else is read."""

@@ -55,7 +55,7 @@ class SparseMLP(nn.Module):
             if self.config.shared_gate:
                 shared = shared * jax.nn.sigmoid(self.shared_gate(normed))
             y = y + shared
-        return ops.added(x, y, norms[1], self.multiplier)
+        return ops.add_residual(x, y, norms[1], self.multiplier)
 
     def _mixed(self, x: Float[Array, "b n h"]) -> Float[Array, "b n h"]:
         c = self.config

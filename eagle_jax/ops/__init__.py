@@ -14,7 +14,7 @@ backends, imported when they are chosen; without them everything still works, mo
     top_k, argmax     the largest values of rows over a vocabulary
 """
 
-from eagle_jax.ops.attention_block import added, attention_block, keys_and_values
+from eagle_jax.ops.attention_block import add_residual, attention_block, keys_and_values
 from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.ops.dispatch import VARIABLE, tracing_context
 from eagle_jax.ops.embed import embed
@@ -66,7 +66,7 @@ __all__ = [
     "PackedWeight",
     "Transposed",
     "activation_dtype",
-    "added",
+    "add_residual",
     "argmax",
     "attention_block",
     "computed_once",

@@ -74,10 +74,10 @@ def reference(
     if gate is not None:
         attended = attended * jax.nn.sigmoid(gate)
     y = linear(attended.swapaxes(1, 2).reshape(batch, n, -1), weights.o)
-    return added(residual, y, weights.post_norm, weights.multiplier), tuple(fresh_kv)
+    return add_residual(residual, y, weights.post_norm, weights.multiplier), tuple(fresh_kv)
 
 
-def added(
+def add_residual(
     residual: Float[Array, "b n h"], y: Float[Array, "b n h"], post_norm: Norm | None, multiplier: float
 ) -> Array:
     """Adds `y` to the residual, after its norm, if any, and times `multiplier`."""

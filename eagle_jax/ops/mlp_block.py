@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from eagle_jax.ops.attention_block import added
+from eagle_jax.ops.attention_block import add_residual
 from eagle_jax.ops.dispatch import dispatch
 from eagle_jax.ops.linear import linear
 from eagle_jax.ops.rms_norm import rms_norm
@@ -26,7 +26,7 @@ def mlp_block(
 def reference(x: Float[Array, "b n h"], weights: MLPWeights, num_valid: Int[Array, ""]) -> Float[Array, "b n h"]:
     """Computes the block operation by operation."""
     y = feed_forward(x if weights.norm is None else rms_norm(x, weights.norm), weights, num_valid)
-    return added(x, y, weights.post_norm, weights.multiplier)
+    return add_residual(x, y, weights.post_norm, weights.multiplier)
 
 
 def feed_forward(

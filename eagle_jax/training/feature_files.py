@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, UInt
 
 from eagle_jax.checks import check_same_settings
 from eagle_jax.configs.target import LlamaConfig
-from eagle_jax.durable import PART, replacing
+from eagle_jax.durable import PART, atomic_write
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, from_first_process, to_host, traced_over, wait_for_others
 from eagle_jax.sharding.placing import is_key_or_value, layer_of
@@ -86,7 +86,7 @@ class FeatureFiles:
     def write(self, number: int, values: Float[np.ndarray, "r n f"]) -> None:
         """Writes a file atomically. Raises OSError if the disk is full or the folder cannot be written."""
         try:
-            with replacing(self._path(number)) as file:  # two runs may write to one folder
+            with atomic_write(self._path(number)) as file:  # two runs may write to one folder
                 np.save(file, values.astype(self.dtype, copy=False).view(f"u{self.dtype.itemsize}"))
         except OSError as error:
             raise OSError(f"the features could not be written to {self.folder}: {error.strerror or error}") from error
@@ -226,7 +226,7 @@ def _claim_folder(files: FeatureFiles, index: dict[str, Any]) -> list[int]:
         flags = np.isin(np.arange(-(-files.shape[0] // files.rows)), missing)
         missing = np.flatnonzero(from_first_process(flags)).tolist()
     if jax.process_index() == 0:
-        with replacing(index_path) as file:
+        with atomic_write(index_path) as file:
             file.write(f"{json.dumps(index)}\n".encode())
     return missing
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 from eagle_jax.training.loss_parts import LossReport
 
 
@@ -30,7 +30,7 @@ class Metrics:
         self._board = _board(folder / "tensorboard", after) if tensorboard else None
         path = folder / "metrics.jsonl"
         earlier = _lines(path, after)
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             file.writelines(earlier)
         self._file = path.open("a", encoding="utf-8")
 

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from eagle_jax.checks import check_same_settings, differences
 from eagle_jax.configs.target import LlamaConfig
 from eagle_jax.converters import save_head
-from eagle_jax.durable import hold, replacing
+from eagle_jax.durable import atomic_write, lock_file
 from eagle_jax.models.any_head import AnyHead
 from eagle_jax.models.lm import LM
 from eagle_jax.sharding import DATA, Sharding, any_process, sharding_of, to_host, wait_for_others
@@ -149,7 +149,7 @@ def exclusive(folder: Path) -> Iterator[None]:
         refused: ValueError | None = None
         if jax.process_index() == 0:
             try:
-                hold(stack.enter_context((folder / LOCK).open("a")), folder)
+                lock_file(stack.enter_context((folder / LOCK).open("a")), folder)
             except ValueError as error:
                 refused = error
         if any_process(refused is not None):  # all processes must raise, or the others would wait for the first
@@ -190,7 +190,7 @@ def write_config(folder: Path, config: TrainConfig, sources: Mapping[str, int]) 
         wait_for_others("compared")
     if jax.process_index() == 0:
         for name, content in ((CONFIG, config.as_yaml()), (SOURCES, f"{json.dumps(sources)}\n")):
-            with replacing(folder / name) as file:
+            with atomic_write(folder / name) as file:
                 file.write(content.encode())
 
 

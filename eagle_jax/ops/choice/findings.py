@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jaxlib
 
-from eagle_jax.durable import rewrite
+from eagle_jax.durable import update_json
 from eagle_jax.platform import cache_folder, processor
 
 VERSION = 1
@@ -84,7 +84,7 @@ def save(findings: Iterable[Finding]) -> None:
         by_key = {finding.key: finding for finding in (*read(), *findings)}
         return {"version": VERSION, "findings": [dataclasses.asdict(finding) for finding in by_key.values()]}
 
-    rewrite(path(), content)
+    update_json(path(), content)
 
 
 def fastest(findings: Iterable[Finding]) -> dict[tuple[str, str], str]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from eagle_jax.durable import hold
+from eagle_jax.durable import lock_file
 from eagle_jax.ops.choice import findings, trial
 from eagle_jax.ops.choice.arrays import arrays_for
 from eagle_jax.ops.choice.findings import REFERENCE, Finding
@@ -47,7 +47,7 @@ def measure(
     file = findings.path().with_suffix(".measuring")
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as lock:
-        hold(lock, file)
+        lock_file(lock, file)
         left = (
             [(group, available_candidates(group[0].operation)) for group in _groups(calls)] if anew else missing(calls)
         )

@@ -12,7 +12,7 @@ from typing import Any
 import llvmlite
 from llvmlite import binding, ir
 
-from eagle_jax.durable import replacing
+from eagle_jax.durable import atomic_write
 from eagle_jax.ops import attention_call as base
 from eagle_jax.ops.cpu import hardware, symbols
 from eagle_jax.ops.cpu.hardware import is_arm, is_x86, l1_data_cache
@@ -286,6 +286,6 @@ def _cached_object(key: str, make: Callable[[], bytes]) -> bytes:
         if hashlib.sha256(content[size:]).digest() == content[:size]:
             return content[size:]
     object_code = make()
-    with contextlib.suppress(OSError), replacing(path) as file:
+    with contextlib.suppress(OSError), atomic_write(path) as file:
         file.write(hashlib.sha256(object_code).digest() + object_code)
     return object_code
