@@ -151,7 +151,7 @@ def _in_decoding_layout(model: Model, current: Any, source: Params, name: str) -
     expected_params, new_params = dict(flat(expected)), dict(flat(source))
     _check_fit(expected_params, new_params, name)
     head_dim = current.head_dim if isinstance(current, AnyHead) else current.config.head_dims
-    params = _lay_out(_like_old(expected, new_params, head_dim), head_dim, spread=model.sharding is not None)
+    params = _lay_out(_like_old(expected, new_params, head_dim), head_dim, sharded=model.sharding is not None)
     if model.sharding is not None:
         return model.sharding.put(params, model.sharding.target if name == "target" else model.sharding.head)
     return jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), params, current.params)

@@ -289,7 +289,7 @@ def test_config_without_layers_of_its_own_kind(tmp_path: pathlib.Path):
     two = head3({"num_hidden_layers": 2, "sliding_window": 4})
     mixed = entries(two, "speculators")
     mixed["transformer_layer_config"]["layer_types"] = ["sliding_attention", "full_attention"]
-    with refused(ValueError, "layer_types", "one kind"):
+    with refused(ValueError, "layer_types", "one type"):
         load_head(write(tmp_path, tensors(two, "speculators"), mixed), target())
 
 

@@ -76,9 +76,9 @@ def test_rows_around_it_do_not_move_a_row(getkey):
         (128256, 4096, 128, None),
         (4096, 14336, 112, None),
         (4000, 4096, 128, "a weight of 4000 x 4096 cannot be divided into blocks of 128 x 128"),
-        (4096, 4160, 65, "a weight of 4096 x 4160 does not"),
+        (4096, 4160, 65, "a weight of 4096 x 4160 cannot"),
         (128, 384, 4, "groups of 96 cannot be divided into blocks of 128"),
-        (128, 256, 256, "groups of 1 do not"),
+        (128, 256, 256, "groups of 1 cannot"),
     ],
 )
 def test_what_does_not_come_apart_into_blocks_is_refused(outputs, inputs, groups, said):
@@ -153,9 +153,9 @@ def test_only_what_it_multiplies_goes_there(asked, monkeypatch, getkey, caplog):
     reasons = [
         "the weight is not quantized to 4 bits",
         f"more than {int4_gpu.MAX_ROWS} rows",
-        "a weight of 64 x 256 does not",
+        "a weight of 64 x 256 cannot",
         "weights are multiplied in float32",
-        "the program is over several",
+        "the program runs on several",
     ]
     assert not asked and len(caplog.messages) == len(reasons)
     for message, reason in zip(caplog.messages, reasons, strict=True):

@@ -140,13 +140,13 @@ NAMED = [
      "text.format.schema.properties.at.not"),
     (RESPONSES, {"input": "a", "tools": [FLAT[0] | {"parameters": NOT}], "tool_choice": "required"},
      "tools[0].parameters.properties.at.not"),
-    (MESSAGES, {"messages": [USER], "stop_sequences": 5}, "stop_sequences has to be"),
+    (MESSAGES, {"messages": [USER], "stop_sequences": 5}, "stop_sequences must be"),
     (MESSAGES, {"messages": [USER], "system": 5}, "system is"),
     (MESSAGES, {"messages": [USER], "output_config": {"format": {"type": "json_schema", "schema": NOT}}},
      "output_config.format.schema.properties.at.not"),
     (MESSAGES, {"messages": [USER], "tools": [{"name": "look", "input_schema": NOT}], "tool_choice": {"type": "any"}},
      "tools[0].input_schema.properties.at.not"),
-    (CHAT, {"messages": [USER], "stop": 5}, "stop has to be a text or"),
+    (CHAT, {"messages": [USER], "stop": 5}, "stop must be a text or"),
 ]  # fmt: skip
 
 
