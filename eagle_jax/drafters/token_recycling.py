@@ -22,9 +22,9 @@ from eagle_jax.sharding import by_row
 from eagle_jax.struct import pytree, static
 
 # Approximate acceptance rate of each rank: the default trees are the likeliest nodes under it.
-RANKS = (0.5, 0.15, 0.09, 0.06, 0.04, 0.03, 0.02, 0.02)
-# Score of a pair from the prompt, compared with log-probabilities of the target's tokens.
-READ = 0.0
+ACCEPTANCE_BY_RANK = (0.5, 0.15, 0.09, 0.06, 0.04, 0.03, 0.02, 0.02)
+# Score of a pair from the prompt, higher than any log-probability.
+PROMPT_SCORE = 0.0
 
 
 @pytree
@@ -44,12 +44,12 @@ class Table:
         keys: Int[Array, "b r"],
         tokens: Int[Array, "b r w"],
         scores: Float[Array, "b r w"],
-        counts: Bool[Array, "b r"],
+        is_written: Bool[Array, "b r"],
     ) -> "Table":
-        """Writes new candidates after `keys`; of rows with the same key the last one in `counts` is written."""
+        """Writes new candidates after `keys`; of rows with the same key the last one in `is_written` is kept."""
         later = jnp.triu(jnp.ones((keys.shape[1],) * 2, bool), 1)[None]
-        again = jnp.any((keys[:, :, None] == keys[:, None, :]) & counts[:, None, :] & later, axis=2)
-        at = jnp.where(counts & ~again, keys, self.tokens.shape[1])  # out of range: dropped
+        again = jnp.any((keys[:, :, None] == keys[:, None, :]) & is_written[:, None, :] & later, axis=2)
+        at = jnp.where(is_written & ~again, keys, self.tokens.shape[1])  # out of range: dropped
 
         def put(table: Array, at: Array, rows: Array) -> Array:
             return table.at[at].set(rows, mode="drop")
@@ -97,23 +97,23 @@ class TokenRecycling(Drafter):
     def observe(self, target: Target, state: Table, observed: CommittedRows) -> Table:
         with jax.named_scope("recycle"):
             if observed.checked is None:
-                return self._read(state, observed)
+                return self._learn_from_text(state, observed)
             active = observed.count > 0
-            return self._learn(state, observed.checked, active)
+            return self._learn_from_tree(state, observed.checked, active)
 
-    def _read(self, table: Table, observed: CommittedRows) -> Table:
+    def _learn_from_text(self, table: Table, observed: CommittedRows) -> Table:
         """Adds the pairs of a text: the token after each token is put before its earlier candidates."""
         rows = observed.following.shape[1]
         keys, following = jnp.maximum(observed.tokens, 0), observed.following
-        counts = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
+        is_written = jnp.arange(rows, dtype=jnp.int32)[None] < observed.count[:, None]
         stored, scores = _after(table, keys)
         is_same = stored == following[:, :, None]
         scores = jnp.where(is_same, -jnp.inf, scores)  # removes the duplicate
         tokens = jnp.concatenate([following[:, :, None], stored[:, :, :-1]], axis=2)
-        scores = jnp.concatenate([jnp.full_like(scores[:, :, :1], READ), scores[:, :, :-1]], axis=2)
-        return table.write(keys, tokens, scores, counts)
+        scores = jnp.concatenate([jnp.full_like(scores[:, :, :1], PROMPT_SCORE), scores[:, :, :-1]], axis=2)
+        return table.write(keys, tokens, scores, is_written)
 
-    def _learn(self, table: Table, checked: Verification, active: Bool[Array, "b"]) -> Table:
+    def _learn_from_tree(self, table: Table, checked: Verification, active: Bool[Array, "b"]) -> Table:
         """Writes the target's best tokens at every node of a tree."""
         scores, tokens = Scores(checked.logits).best(table.tokens.shape[2])
         return table.write(checked.tree.tokens, tokens, scores, checked.tree.valid & active[:, None])
@@ -132,7 +132,7 @@ class TokenRecycling(Drafter):
     def _coupled(
         self, tokens: Int[Array, "b f w"], scores: Float[Array, "b f w"], view: View, depth: int
     ) -> Float[Array, "b f w"]:
-        """Returns scores / T + noise in sampled rows, since the target draws the largest of its own sum."""
+        """In sampled rows returns scores / T + noise: the target draws the argmax of logits / T + the same noise."""
         noise = view.noise_at(depth)
         if noise is None or not self.coupled:
             return scores

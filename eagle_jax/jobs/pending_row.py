@@ -1,4 +1,4 @@
-"""The requests of a row, and the output line that is made of their answers."""
+"""The requests of a row, and the output line made from their answers."""
 
 import dataclasses
 import math
@@ -105,14 +105,14 @@ def rejected_row(row: Row, error: Exception) -> RejectedRow:
 def _make_pending_row(model: Model, row: Row, defaults: Defaults) -> PendingRow:
     response_format, answers, call = prepare_call(row, model.tokenizer)
     top = call.prompt_top_logprobs
-    scores = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
-    requests = [score for score in scores for _ in range(call.samples)]
+    scoring_requests = [] if top is None else requests_to_score(model, call.prompts, top, model.context)
+    requests = [request for request in scoring_requests for _ in range(call.samples)]
     if call.generates_answer:
         options, seeds = sampling_options(row, call, defaults, model.tokenizer)
         unconstrained = requests_for(model, call.prompts, [options] * len(call.prompts), seeds, call.samples)
         requests = [with_form(model, request) for request in unconstrained]
     tickets = _tickets(model, requests)
-    score_tickets = _tickets(model, scores) if call.generates_answer else tickets[:: call.samples]
+    score_tickets = _tickets(model, scoring_requests) if call.generates_answer else tickets[:: call.samples]
     response = response_for(row, call, response_format, tickets, score_tickets)
     return PendingRow(row, response_format, answers, response, len(requests) if call.generates_answer else 0)
 

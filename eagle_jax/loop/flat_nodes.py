@@ -1,4 +1,4 @@
-"""Layouts of a batch's tree nodes in the target's forward pass: padded per request, or flat without padding."""
+"""Layouts of a batch's tree nodes in the target's forward pass: padded per request, or flat with padding at the end."""
 
 import abc
 from typing import TypeVar
@@ -30,7 +30,7 @@ class NodeLayout(abc.ABC):
 
     @abc.abstractmethod
     def samples_of_requests(self, values: T) -> T:
-        """Returns the values of requests, `[b ..]`, as one entry for each row of samples."""
+        """Returns the values of requests, `[b ..]`, repeated for each row of samples."""
 
     @abc.abstractmethod
     def noise_of_samples(self, by_depth: Float[Array, "b d v"], depth: Int[Array, "b n"]) -> Array:
@@ -138,9 +138,9 @@ class FlatNodes(NodeLayout):
 
     def _visible(self, ancestors: Bool[Array, "b n n"]) -> Bool[Array, "f f"]:
         """Returns which columns each column attends to; padding attends to itself."""
-        is_same_request = self.flatten(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
+        is_ancestor = self.flatten(ancestors)[:, self.node] & (self.request[:, None] == self.request[None])
         are_nodes = self.is_node[:, None] & self.is_node[None]
-        return (is_same_request & are_nodes) | jnp.eye(len(self.request), dtype=bool)
+        return (is_ancestor & are_nodes) | jnp.eye(len(self.request), dtype=bool)
 
     def samples_of_nodes(self, values: T) -> T:
         return jax.tree.map(lambda leaf: self.flatten(leaf)[:, None], values)
@@ -170,5 +170,5 @@ class FlatNodes(NodeLayout):
         return jax.tree.map(rows, layers)
 
     def _zero_invalid(self, values: Array, is_valid: Bool[Array, "b p"]) -> Array:
-        """Zeroes the values of nodes without a column, since `column` is then that of another request's node."""
+        """Zeroes the values of nodes without a column, whose `column` points at some other node."""
         return jnp.where(is_valid.reshape(*is_valid.shape, *[1] * (values.ndim - 2)), values, 0)

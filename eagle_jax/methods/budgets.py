@@ -22,7 +22,7 @@ from eagle_jax.methods.tree_arguments import tree_policy
 from eagle_jax.ops.dispatch import environment_settings
 from eagle_jax.platform import cache_folder
 
-VERSION = 3  # changed with the scores (2) and with the trees of `min_probability` (3)
+VERSION = 3  # 2: scores changed; 3: trees with `min_probability`
 MARGIN = 1.02  # minimum speedup of a tree over plain decoding; less is noise
 TreeNumbers = tuple[int | float, ...]  # argument of `tree_policy`
 
@@ -69,9 +69,9 @@ class Budget:
 def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -> Budget | None:
     """Returns the measured budget for a batch size; None without a measurement.
 
-    It was measured at this or the next larger batch size, which never drafts more; beyond the largest, only a result of
-    plain decoding counts. The closest cache size is preferred. Measurements of an engine count for their exact batch
-    size, and only if `eagle-jax tune` has not measured the model.
+    Uses the smallest measured batch size that is not below `rows`, whose tree is never larger. If all are smaller, the
+    largest counts only if plain decoding was fastest there. The closest cache size is preferred. Measurements of an
+    engine count for their exact batch size, and only if `eagle-jax tune` has not measured the model.
     """
     findings = read()
     if not findings:
@@ -117,7 +117,7 @@ def setup(model: Model, method: str) -> tuple[Any, ...]:
 
 
 def device() -> str:
-    """Returns the name of the device, on a CPU with the number of cores, and the environment settings."""
+    """Returns the device's name and the environment settings; on a CPU also the number of cores."""
     first = jax.devices()[0]
     cores = f", {os.cpu_count()} cores" if first.platform == "cpu" else ""
     variables = [f", {name}={value}" for name, value in environment_settings().items()]

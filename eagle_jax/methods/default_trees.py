@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from eagle_jax.decoding.policy import DynamicTree, TreePolicy, likeliest_tree, num_candidates
 from eagle_jax.drafters.medusa import MEDUSA_TREE
-from eagle_jax.drafters.token_recycling import RANKS
+from eagle_jax.drafters.token_recycling import ACCEPTANCE_BY_RANK
 
 CPU_CACHE_BYTES = 64 * 2**20  # weights that fit into a CPU's cache
 UNLIMITED = 2**31 - 1
@@ -148,4 +148,4 @@ def draft_model_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> Tre
 
 
 def recycling_tree(model: Any, small: bool, max_nodes: int = UNLIMITED) -> TreePolicy:
-    return likeliest_tree(min(4 if small else 80, max_nodes), RANKS)
+    return likeliest_tree(min(4 if small else 80, max_nodes), ACCEPTANCE_BY_RANK)

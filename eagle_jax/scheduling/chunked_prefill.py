@@ -39,19 +39,21 @@ from eagle_jax.structured.table_sizes import TableSizes
 
 
 class ChunkedPrefill:
-    """A request that joins a batch: `read` until no chunk is `unread`, then `insert`.
+    """A request that joins a batch: `read` until `num_unread` is 0, then `insert`.
 
     Args:
-        prefixes: what was read of earlier prompts, which it starts from and adds to.
+        prefixes: cache of earlier prompts' prefixes, which this prefill starts from and adds to.
 
     Attributes:
-        unread: chunks of the prompt that are not read yet.
+        num_unread: number of chunks of the prompt still to be read.
     """
 
     def __init__(self, batch: Batch, request: Request, prefixes: PrefixCache):
         self._batch, self._row, self._prefixes = batch, Row(request), prefixes
         self._all_params, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
-        self._params = dataclasses.replace(self._all_params, processor=None)  # reading is the same for all requests
+        self._params = dataclasses.replace(
+            self._all_params, processor=None
+        )  # reading ignores it, so one program serves all requests
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._progress = self._begin()
         self._block_ids = block_ids_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []
@@ -60,20 +62,20 @@ class ChunkedPrefill:
         blocks = prefixes.find(self._block_ids)
         for block in blocks:
             self._progress = self._timed(compiled_put_block(), self._progress, block, **self._static)
-        self._read, self.unread = len(blocks), -(-len(request.prompt) // chunk_tokens()) - len(blocks)
+        self._num_read, self.num_unread = len(blocks), -(-len(request.prompt) // chunk_tokens()) - len(blocks)
         self._row.cached_tokens = len(blocks) * chunk_tokens()
 
     def read(self, chunks: int) -> int:
-        """Reads `chunks` chunks, or those that are left; returns how many."""
-        count = min(chunks, self.unread)
+        """Reads at most `chunks` further chunks; returns how many it read."""
+        count = min(chunks, self.num_unread)
         for _ in range(count):
-            self._read, self.unread = self._read + 1, self.unread - 1
-            inputs = (*self._inputs(), self._tokens, self._progress, jnp.asarray(self._read, jnp.int32))
+            self._num_read, self.num_unread = self._num_read + 1, self.num_unread - 1
+            inputs = (*self._inputs(), self._tokens, self._progress, jnp.asarray(self._num_read, jnp.int32))
             self._progress = self._timed(compiled_read_prompts(), *inputs, **self._static)
-            if self._read <= len(self._block_ids):
-                with_state = self._read in self._with_state
+            if self._num_read <= len(self._block_ids):
+                with_state = self._num_read in self._with_state
                 block = self._timed(compiled_take_block(), self._progress, with_state=with_state, **self._static)
-                self._prefixes.keep(self._block_ids[: self._read], block)
+                self._prefixes.keep(self._block_ids[: self._num_read], block)
         return count
 
     def insert(self, row_index: int) -> None:
@@ -96,7 +98,7 @@ class ChunkedPrefill:
         batch.spare_prefill = None if self._row.failed else self._progress
 
     def preparation(self, sizes: TableSizes) -> Callable[[], None]:
-        """Returns a function that compiles `insert` for tables of these sizes, on any thread; it holds no cache."""
+        """Returns a function that compiles `insert` for tables of these sizes; callable on any thread."""
         batch, request, static = self._batch, self._row.request, self._first_static
         running, progress = programs.shapes_of(((batch.params, batch.state), self._progress))
         models, tokens, at = self._inputs()[:2], self._tokens, (jnp.zeros((), jnp.int32), jnp.asarray(False))
@@ -113,7 +115,7 @@ class ChunkedPrefill:
         return {"mode": shape.mode, "logprobs": shape.logprobs, "sharding": self._batch.model.sharding}
 
     def _begin(self) -> PrefillState:
-        """Returns empty caches: the arrays of an earlier prompt, or new ones."""
+        """Returns empty caches, reusing an earlier prompt's arrays if there are spare ones."""
         batch, sharding = self._batch, self._batch.model.sharding
         spare, batch.spare_prefill = batch.spare_prefill, None
         if spare is None:
@@ -146,7 +148,7 @@ def _first_token(
     logprobs: int,
     sharding: Sharding | None = None,
 ) -> Running:
-    """Returns the batch with a request inserted whose prompt is read; `copies_all` as in `insert_one`."""
+    """Inserts a request whose prompt has been read, and returns the batch; `copies_all` as in `insert_one`."""
     state = first_tokens(target, drafter, params, tokens, progress, mode=mode, logprobs=logprobs)
     return insert_one(batch, (params, state), row_index, copies_all)
 

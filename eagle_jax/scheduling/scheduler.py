@@ -149,7 +149,7 @@ class Scheduler:
         prompt = [0] * next(n for n in lengths if n == 1 or n < min(self.shape.slots, self.model.context))
         for each in (options, dataclasses.replace(options, presence_penalty=1.0)):
             prefill = ChunkedPrefill(self._batch, Request(0, prompt, each, seed=0, sample=0), self.prefixes)
-            prefill.read(prefill.unread)
+            prefill.read(prefill.num_unread)
             prefill.insert(0)
             self._batch.warm_up()
             self._batch.end([0])
@@ -237,7 +237,7 @@ class Scheduler:
                 self.prefixes.recover(error)
                 events.append(Event(id, request, NO_OUTPUT, error=error))
                 continue
-            if not prefill.unread:
+            if not prefill.num_unread:
                 row_index = next(row_index for row_index in range(self.shape.rows) if row_index not in self._running)
                 prefill.insert(row_index)
                 self._running[row_index], self._reading = id, None

@@ -46,7 +46,7 @@ def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any
     results: dict[int, PromptLogprobs] = {}
     for together in _by_size(model, requests):
         scoring = Scoring(model, together)
-        scoring.read(scoring.unread)
+        scoring.read(scoring.num_unread)
         results |= zip([request.index for request in together], scoring.results(), strict=True)
     return [results[index] for index in range(len(items))] if many else results[0]
 
@@ -69,18 +69,18 @@ def requests_to_score(model: Model, prompts: Sequence[Any], top_logprobs: int, m
 
 
 class Scoring:
-    """Prompts that are scored together, one on each part of a mesh's `data` axis: `read` until no chunk is `unread`,
+    """Prompts that are scored together, one on each part of a mesh's `data` axis: `read` until `num_unread` is 0,
     then `results`.
 
     Attributes:
         requests: those with the prompts.
-        unread: chunks of the longest prompt that are not read yet.
+        num_unread: number of chunks of the longest prompt still to be read.
     """
 
     def __init__(self, model: Model, requests: Sequence[Request]):
         self.requests, self._model = requests, model
         longest = max(len(request.prompt) for request in requests)
-        self._read, self.unread = 0, -(-longest // chunk_tokens())
+        self._num_read, self.num_unread = 0, -(-longest // chunk_tokens())
         slots = _slots(longest)
         tokens = np.zeros((padded_batch_size(model, len(requests)), slots + 1), np.int32)
         lengths = np.ones(len(tokens), np.int32)
@@ -103,9 +103,9 @@ class Scoring:
 
     def read(self, chunks: int) -> int:
         """Reads `chunks` chunks, or those that are left; returns how many."""
-        count = min(chunks, self.unread)
-        self._read, self.unread = self._read + count, self.unread - count
-        self._scores, _ = programs.call(*self._call(self._read), **self._static)
+        count = min(chunks, self.num_unread)
+        self._num_read, self.num_unread = self._num_read + count, self.num_unread - count
+        self._scores, _ = programs.call(*self._call(self._num_read), **self._static)
         self._scores.num_chunks_read.block_until_ready()
         return count
 

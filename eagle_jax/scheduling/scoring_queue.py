@@ -66,7 +66,7 @@ class ScoringQueue:
             if self._scoring is None or not self._is_compiled(idle):
                 return
             self._scoring.read(self._chunks)
-            if not self._scoring.unread:
+            if not self._scoring.num_unread:
                 scored = zip(self._current, self._scoring.results(), strict=True)
                 self._end({ticket: _result(ticket, logprobs) for ticket, logprobs in scored})
         except Exception as error:  # any error is reported to the waiting callers

@@ -88,7 +88,7 @@ def number(keywords: Mapping[str, Any], where: str, *, integers: bool) -> Part:
     if integers and multiple is not None:
         multiple = Fraction(multiple.numerator)  # the smallest integer multiple
     try:
-        part = numbers(low, high, integers=integers, multiple=multiple)
+        part = numbers(low, high, integers=integers, multiple_of=multiple)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if part is None:

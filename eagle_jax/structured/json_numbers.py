@@ -45,26 +45,28 @@ class _Digits(NamedTuple):
 
     Attributes:
         size: digits read of the current part (before or after the point), capped where more make no difference.
-        low, high: -1, 0 or 1: the digits are below, equal to or above the same number of digits of the bounds.
+        low_relation, high_relation: -1, 0 or 1: the digits are below, equal to or above as many digits of the bound.
         remainder: remainder modulo the required divisor.
         has_point: whether the point was read.
         is_zero: whether the part before the point is 0, so that no further digit may follow it.
     """
 
     size: int = 0
-    low: int = 0
-    high: int = 0
+    low_relation: int = 0
+    high_relation: int = 0
     remainder: int = 0
     has_point: bool = False
     is_zero: bool = False
 
 
-def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: Fraction | None = None) -> Part | None:
+def numbers(
+    low: Bound | None, high: Bound | None, *, integers: bool, multiple_of: Fraction | None = None
+) -> Part | None:
     """Matches the integers or numbers of a range, without exponents; None if there are none.
 
     Args:
         low, high: bounds; None if there is none.
-        multiple: common divisor, a finite decimal fraction.
+        multiple_of: required divisor, a finite decimal fraction.
 
     Raises:
         ValueError: there would be too many states.
@@ -73,12 +75,17 @@ def numbers(low: Bound | None, high: Bound | None, *, integers: bool, multiple: 
     if low is None or low.value < 0:
         smallest_magnitude = _tighter_lower_bound(
             Bound(Decimal(int(integers))), None if high is None else high.negated()
-        )  # there is no -0
+        )  # integers have no -0
         signs.append(
-            (literal("-"), _magnitudes(smallest_magnitude, None if low is None else low.negated(), integers, multiple))
+            (
+                literal("-"),
+                _magnitudes(smallest_magnitude, None if low is None else low.negated(), integers, multiple_of),
+            )
         )
     if high is None or high.value >= 0:
-        signs.append((literal(""), _magnitudes(_tighter_lower_bound(Bound(Decimal(0)), low), high, integers, multiple)))
+        signs.append(
+            (literal(""), _magnitudes(_tighter_lower_bound(Bound(Decimal(0)), low), high, integers, multiple_of))
+        )
     parts = [sequence(sign, automaton(magnitudes)) for sign, magnitudes in signs if magnitudes.final.any()]
     return either(*parts) if parts else None
 
@@ -91,10 +98,10 @@ def _tighter_lower_bound(first: Bound, second: Bound | None) -> Bound:
 
 
 @functools.lru_cache(maxsize=256)
-def _magnitudes(low: Bound, high: Bound | None, integers: bool, multiple: Fraction | None) -> ByteAutomaton:
+def _magnitudes(low: Bound, high: Bound | None, integers: bool, multiple_of: Fraction | None) -> ByteAutomaton:
     """Matches unsigned numbers from `low` >= 0 to `high`, without leading zeros."""
-    decimals = 0 if integers else None if multiple is None else _num_decimals(multiple)
-    modulus = 1 if multiple is None else int(multiple * 10 ** (decimals or 0))
+    decimals = 0 if integers else None if multiple_of is None else _num_decimals(multiple_of)
+    modulus = 1 if multiple_of is None else int(multiple_of * 10 ** (decimals or 0))
     rules = _NumberRules(low, high, decimals, modulus)
     return explore(_Digits(), rules.steps, rules.is_final, "numbers with these bounds and multipleOf")
 
@@ -149,20 +156,20 @@ class _NumberRules:
             return None
         count = min(digits.size + 1, max(len(low), len(high), self.decimals or 0, 1))
         next_digits = self._append(digits, digit, count, low, high)
-        return next_digits if next_digits.low >= 0 >= next_digits.high else None
+        return next_digits if next_digits.low_relation >= 0 >= next_digits.high_relation else None
 
     def _append(self, digits: _Digits, digit: int, count: int, low: str, high: str, is_zero: bool = False) -> _Digits:
         remainder = (10 * digits.remainder + digit) % self.modulus
         low_digit, high_digit = (int(bound[digits.size]) if digits.size < len(bound) else 0 for bound in (low, high))
-        above = digits.low or (digit > low_digit) - (digit < low_digit)
-        below = (digits.high or (digit > high_digit) - (digit < high_digit)) if self.high else -1
-        return _Digits(count, above, below, remainder, digits.has_point, is_zero)
+        low_relation = digits.low_relation or (digit > low_digit) - (digit < low_digit)
+        high_relation = (digits.high_relation or (digit > high_digit) - (digit < high_digit)) if self.high else -1
+        return _Digits(count, low_relation, high_relation, remainder, digits.has_point, is_zero)
 
     def _relations(self, digits: _Digits) -> tuple[int, int]:
         """Returns how the digits so far compare with the lower and the upper bound (-1, 0 or 1)."""
         if digits.has_point:
-            return digits.low, digits.high
-        return _relation(digits, digits.low, self.low), _relation(digits, digits.high, self.high)
+            return digits.low_relation, digits.high_relation
+        return _relation(digits, digits.low_relation, self.low), _relation(digits, digits.high_relation, self.high)
 
 
 def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
@@ -172,9 +179,9 @@ def _relation(digits: _Digits, compared: int, bound: Bound | None) -> int:
     return (digits.size > len(bound.whole)) - (digits.size < len(bound.whole)) or compared
 
 
-def _num_decimals(multiple: Fraction) -> int:
-    """Returns the number of decimals of a number's multiples. Raises ValueError if there are more than 19."""
-    decimals = next((decimals for decimals in range(20) if (multiple * 10**decimals).denominator == 1), None)
+def _num_decimals(multiple_of: Fraction) -> int:
+    """Returns the number of decimals of the multiples of a number. Raises ValueError if there are more than 19."""
+    decimals = next((decimals for decimals in range(20) if (multiple_of * 10**decimals).denominator == 1), None)
     if decimals is None:
-        raise ValueError(f"multipleOf={float(multiple)}, which has too many decimal places; expected at most 19")
+        raise ValueError(f"multipleOf={float(multiple_of)}, which has too many decimal places; expected at most 19")
     return decimals

@@ -1,4 +1,4 @@
-"""The loss of a P-EAGLE head: the target's next-token distribution at text rows and at mask rows.
+"""The loss of a P-EAGLE head against the target's next-token distribution, at text rows and at mask rows.
 
 Text rows are EAGLE-3's: slot i has the feature of token i and the embedding of token i + 1, and predicts token i + 2.
 Some of them, the anchors, are followed by mask rows, as in drafting: the row of depth d at slot a + d predicts token
@@ -79,8 +79,10 @@ def peagle_loss(
     sample_key, noise_key = jax.random.split(key)
     sample = choose_rows(answer, steps, objective, sample_key)
     hidden, *taps = jnp.split(features.astype(jnp.float32), 1 + len(head.taps), axis=-1)
-    entering = add_noise(head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), noise_key, objective.noise)
-    out = (jax.checkpoint(_outputs) if remat else _outputs)(head, target, tokens, entering, sample)
+    text_features = add_noise(
+        head.features(hidden[:, :-1], tuple(tap[:, :-1] for tap in taps)), noise_key, objective.noise
+    )
+    out = (jax.checkpoint(_outputs) if remat else _outputs)(head, target, tokens, text_features, sample)
 
     labels = Labels.of(head, target, hidden[:, 1:], next_tokens(tokens)[:, 1:])
     parts, counts, first = [], [], 0
@@ -117,13 +119,13 @@ def choose_rows(answer: Bool[Array, "b n"], steps: int, objective: Objective, ke
 
 
 def _outputs(
-    head: Head3, target: LM, tokens: Int[Array, "b n"], entering: Float[Array, "b m h"], sample: Sample
+    head: Head3, target: LM, tokens: Int[Array, "b n"], text_features: Float[Array, "b m h"], sample: Sample
 ) -> Float[Array, "b r h"]:
     """Returns the head's outputs at all rows, in one forward pass."""
-    batch, slots, _ = entering.shape
-    embeddings, feature = head.mask_rows(target, batch, sample.anchor.shape[1] - slots)
-    embeddings = jnp.concatenate([head.embed(target, tokens[:, 1:]), embeddings], axis=1)
-    features = jnp.concatenate([entering.astype(head.dtype), feature.astype(head.dtype)], axis=1)
+    batch, slots, _ = text_features.shape
+    mask_embeddings, mask_features = head.mask_rows(target, batch, sample.anchor.shape[1] - slots)
+    embeddings = jnp.concatenate([head.embed(target, tokens[:, 1:]), mask_embeddings], axis=1)
+    features = jnp.concatenate([text_features.astype(head.dtype), mask_features.astype(head.dtype)], axis=1)
     positions = sample.anchor + sample.depth[None]
     return head.forward(embeddings, features, positions, sample.visible, head.empty_cache(batch, 0))[0]
 

@@ -36,7 +36,7 @@ from eagle_jax.drafters.prompt_lookup import PromptLookup
 from eagle_jax.drafters.rest import Datastore, Rest
 from eagle_jax.drafters.shared import Shared
 from eagle_jax.drafters.suffix import SuffixDecoding
-from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.drafters.token_recycling import ACCEPTANCE_BY_RANK, TokenRecycling
 from eagle_jax.loop.catch_up import compiled_catch_up
 from eagle_jax.loop.decode import compiled_advance
 from eagle_jax.loop.prefill import compiled_prefill
@@ -175,9 +175,11 @@ DRAFTERS = {
     "prompt lookup": lambda: PromptLookup(copied=4),
     "suffix decoding": lambda: SuffixDecoding(nodes=9, copied=4),
     "lookahead": lambda: Lookahead(window=3, ngram=3, guesses=2),
-    "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, RANKS), width=8),
+    "token recycling": lambda: TokenRecycling(policy=likeliest_tree(20, ACCEPTANCE_BY_RANK), width=8),
     "rest": lambda: Rest(Datastore.of(PROMPTS + answers(Plain(), "mixed")), shortest=1, lines=8, copied=4, nodes=9),
-    "hybrid": lambda: Hybrid(eagle(HEAD, DynamicTree(6, 2, 2)), TokenRecycling(policy=likeliest_tree(6, RANKS))),
+    "hybrid": lambda: Hybrid(
+        eagle(HEAD, DynamicTree(6, 2, 2)), TokenRecycling(policy=likeliest_tree(6, ACCEPTANCE_BY_RANK))
+    ),
     "garbage": Garbage,
 }
 # Run in every way on each run of the suite: a tree and a chain, both noises, and every kind of state.

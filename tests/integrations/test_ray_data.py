@@ -180,7 +180,7 @@ def test_numbers_of_rows_follow_from_what_they_are():
 @pytest.mark.parametrize(
     "how, said",
     [
-        ({"column": "prompt"}, "the rows already have a column 'prompt'; name another for their answers"),
+        ({"column": "prompt"}, "the rows already have a column 'prompt'; name another column for the answers"),
         ({"line": "text"}, "the rows have no column 'text' with lines; expected one of id, prompt"),
     ],
 )

@@ -119,7 +119,7 @@ def test_errors_keys_and_health_are_the_servers(address, client):
 
 
 def test_what_no_engine_takes_is_refused_before_anything_starts():
-    said = "engine has 'row', which is no option of an engine; expected rows, max_tokens, drafter"
+    said = "engine has 'row', which is not an option of an engine; expected rows, max_tokens, drafter"
     with pytest.raises(TypeError, match=said):
         deployment(print, NAME, engine={"row": 4})
     with pytest.raises(TypeError, match=said):

@@ -19,7 +19,7 @@ from eagle_jax.drafters.hybrid import Hybrid
 from eagle_jax.drafters.hydra import HydraDrafter
 from eagle_jax.drafters.lookahead import Lookahead
 from eagle_jax.drafters.prompt_lookup import PromptLookup
-from eagle_jax.drafters.token_recycling import RANKS, TokenRecycling
+from eagle_jax.drafters.token_recycling import ACCEPTANCE_BY_RANK, TokenRecycling
 from eagle_jax.models import layout
 from eagle_jax.requests.request import DUMMY_OPTIONS, Request
 from eagle_jax.scheduling import chunked_prefill, programs, scheduler
@@ -57,7 +57,7 @@ DRAFTERS: dict[str, Drafter] = {
     "eagle1": Eagle(head=laid_out(HEAD, 32), policy=TREE),
     "eagle3": Eagle(head=laid_out(synthetic_head3(STORED, error=0.1), 32), policy=TREE),
     "prompt lookup": PromptLookup(copied=4),
-    "token recycling": TokenRecycling(policy=likeliest_tree(8, RANKS), width=4),
+    "token recycling": TokenRecycling(policy=likeliest_tree(8, ACCEPTANCE_BY_RANK), width=4),
 }
 MORE = {
     "draft model": DraftModel(model=TARGET, policy=TREE),
@@ -93,7 +93,7 @@ def request_of(prompt: list[int], salt: str = "") -> Request:
 def read(batch: Batch, prompt: list[int], prefixes: PrefixCache, salt: str = "") -> tuple[int, Any]:
     """Tokens that were not read anew, and all that is there of a prompt once it is read."""
     prefill = ChunkedPrefill(batch, request_of(prompt, salt), prefixes)
-    prefill.read(prefill.unread)
+    prefill.read(prefill.num_unread)
     first_row = jax.tree.map(lambda leaf: leaf[:1] if leaf.ndim else leaf, to_host(prefill._progress))
     return prefill._row.cached_tokens, first_row  # a mesh's other rows are padding
 

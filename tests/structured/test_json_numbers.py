@@ -16,7 +16,7 @@ def test_numbers_between_bounds():
         values = [Decimal(rng.randint(-1500, 1500)).scaleb(-places) for _ in range(6)]
         low, high = (None if rng.random() < 0.2 else Bound(value, rng.random() < 0.5) for value in sorted(values[:2]))
         multiple = None if rng.random() < 0.6 else Fraction(rng.randint(1, 12), 1 if whole else rng.choice([1, 4, 100]))
-        part = numbers(low, high, integers=whole, multiple=multiple)
+        part = numbers(low, high, integers=whole, multiple_of=multiple)
         automaton = part and automaton_of(part, "numbers")
         for _ in range(150):
             value = rng.choice(values) + rng.randint(-1, 1) * Decimal(1).scaleb(-rng.randint(0, 3))

@@ -1,4 +1,4 @@
-"""Tensors and `config.json` keys that DFlash 2 and DSpark heads have in addition to a DFlash head's.
+"""Tensors and `config.json` keys of the edge modules (`models.edges`), which DFlash 2 and DSpark heads add to DFlash.
 
     DFlash2DraftModel     layers.{i}.{attention,mlp}_conv.{base_kernel, kernel_projection.weight}
                           candidate_selector.{hidden_projection.weight, predecessor_codebook, successor_codebook}
@@ -6,9 +6,9 @@
     Qwen3DSparkModel      markov_head.{markov_w1, markov_w2}.weight, gate_proj or joint_proj, confidence_head.proj
     DSparkDraftModel      markov_rank, markov_head_type, enable_confidence_head, confidence_head_with_markov
 
-DeepSpec's own DSpark heads (`Qwen3DSparkModel`) bring embedding and output matrix and state everything at the top;
-SpecForge's (`DSparkDraftModel`) use the target's, and state it in `dflash_config`. Older files of SpecForge's have
-`logit_head.` before the names of the small heads. DSpark drafts from the anchor, without a key that says so.
+DeepSpec's own DSpark heads (`Qwen3DSparkModel`) contain their embedding and output matrix, and have these keys at the
+top level of the config; SpecForge's (`DSparkDraftModel`) share the target's, with the keys in `dflash_config`. Older
+SpecForge files prefix the small heads with `logit_head.`. DSpark drafts from the anchor slot; no key says so.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ KEYS: Mapping[str, frozenset[str]] = {
     "dflash2": frozenset({*_CONVOLUTION, *_SELECTOR}),
     "dspark": frozenset({*_MARKOV, *_CONFIDENCE}),
 }
-# Settings of the training, and an attention that all heads have.
+# Training settings, and an attention mode that is the same in all heads.
 IGNORED: Mapping[str, frozenset[str]] = {
     "dflash": frozenset(),
     "dflash2": frozenset(),
@@ -41,14 +41,14 @@ IGNORED: Mapping[str, frozenset[str]] = {
 }
 ANCHORS = 512  # what DeepSpec's reader asks for in every config; not used for drafting
 
-_SMALL = (
+_SMALL_HEAD_RULES = (
     names.Rule("markov_head.markov_w1.weight", "markov_head/markov_w1/embedding"),
     names.Rule("markov_head.markov_w2.weight", "markov_head/markov_w2/weight"),
     *names.linear("markov_head.gate_proj", "markov_head/gate_proj"),
     *names.linear("markov_head.joint_proj", "markov_head/joint_proj"),
     *names.linear("confidence_head.proj", "confidence_head/proj"),
 )
-_OLDER = "logit_head."
+_OLDER_PREFIX = "logit_head."
 RULES = (
     *(
         names.Rule(f"layers.{{i}}.{part}_conv.{key}", f"layers_{{i}}/{part}_conv/{path}")
@@ -56,31 +56,33 @@ RULES = (
         for key, path in (("base_kernel", "base_kernel"), ("kernel_projection.weight", "kernel_projection/weight"))
     ),
     names.Rule("candidate_selector.hidden_projection.weight", "candidate_selector/hidden_projection/weight"),
-    # bare parameters: their names end here
+    # bare parameters: no `.weight` suffix
     names.Rule("candidate_selector.predecessor_codebook", "candidate_selector/predecessor_codebook"),
     names.Rule("candidate_selector.successor_codebook", "candidate_selector/successor_codebook"),
-    *_SMALL,
+    *_SMALL_HEAD_RULES,
 )
 
 
 def rules_for(rules: Iterable[names.Rule], info: Mapping[str, TensorInfo]) -> tuple[names.Rule, ...]:
     """Returns the rules by which these files name their tensors."""
-    if not any(name.startswith(_OLDER) for name in info):
+    if not any(name.startswith(_OLDER_PREFIX) for name in info):
         return tuple(rules)
-    return tuple(dataclasses.replace(rule, key=_OLDER + rule.key) if rule in _SMALL else rule for rule in rules)
+    return tuple(
+        dataclasses.replace(rule, key=_OLDER_PREFIX + rule.key) if rule in _SMALL_HEAD_RULES else rule for rule in rules
+    )
 
 
 def method_of(classes: Any) -> str:
-    """Returns the method of the heads of a class, as `architectures` names it.
+    """Returns the draft method for a config's `architectures` entry.
 
     Raises:
-        ValueError: it is not known.
+        ValueError: the class is not known.
     """
-    names_one = isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str)
-    if not names_one or classes[0] not in METHODS:
+    is_single_name = isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str)
+    if not is_single_name or classes[0] not in METHODS:
         raise ValueError(
             f"architectures {classes!r} are not supported; expected one of {list(METHODS)!r}: heads of other methods, "
-            "such as Domino, have their tensors too, and draft otherwise"
+            "such as Domino, use the same tensors but draft differently"
         )
     return METHODS[classes[0]]
 
@@ -89,7 +91,7 @@ def fields(method: str, edge_entries: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parts that a config of this method describes, as fields of `DFlashConfig`.
 
     Args:
-        stated: value of every key of `KEYS[method]`; None where there is none.
+        edge_entries: value of every key of `KEYS[method]`; None if the config has none.
 
     Raises:
         ValueError: a key that is needed is missing, or has another type.
@@ -110,7 +112,7 @@ def fields(method: str, edge_entries: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"markov_head_type={kind!r}; expected one of {', '.join(MARKOV_KINDS)}")
     has_confidence, with_markov = (values.flag(edge_entries, name, False) for name in _CONFIDENCE)
     if has_confidence and edge_entries[_CONFIDENCE[1]] is None:
-        raise ValueError(f"the config has no {_CONFIDENCE[1]}; expected true or false beside a confidence head")
+        raise ValueError(f"the config has no {_CONFIDENCE[1]}; expected true or false with a confidence head")
     return {
         "markov": MarkovConfig(rank, kind) if rank else None,
         "confidence": ConfidenceConfig(with_markov) if has_confidence else None,
@@ -134,7 +136,9 @@ def entries_for(config: DFlashConfig) -> tuple[str, dict[str, Any]]:
     if conv is not None or selector is not None:
         raise ValueError("a head on disk is DSpark's or DFlash 2's; this one has parts of both")
     if not config.sample_from_anchor:
-        raise ValueError("sample_from_anchor=False in a DSpark head, whose first slot drafts on disk")
+        raise ValueError(
+            "sample_from_anchor=False in a DSpark head; its format has only heads that draft from the anchor"
+        )
     entries: dict[str, Any] = {"markov_rank": 0 if markov is None else markov.rank}
     entries |= {} if markov is None else {"markov_head_type": markov.kind}
     entries["enable_confidence_head"] = confidence is not None

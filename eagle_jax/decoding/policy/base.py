@@ -115,7 +115,7 @@ def keep_best(
         scores: score of each candidate, never above its parent's; -inf is no candidate.
         parents: candidate number of each candidate's parent, lower than its own; -1 is the root.
         edges: `Tree.edges` of the candidates.
-        best_first: nodes are ordered by score, not as the candidates are.
+        best_first: nodes are ordered by descending score, not as the candidates are.
     """
 
     def best_of(row: Array) -> Array:

@@ -25,8 +25,8 @@ class DynamicTree(TreePolicy):
 
     Level 1 has the `top_k` best tokens below the root. Each of `depth_steps` expansions gives every node of the
     frontier its `top_k` best children, and the `beam` best of these are the next frontier. A node's score is the sum
-    of log-probabilities on its path, calibrated where that is known. Of all candidates the `nodes - 1` best make the
-    tree, in the order in which they were found.
+    of log-probabilities on its path, calibrated if a calibration is given. The `nodes - 1` best of all
+    candidates make the tree, in the order in which they were found.
 
     EAGLE-2's frontiers have `top_k` nodes. With a beam of `nodes - 1` or more the tree is the exact best-first one: the
     `nodes - 1` likeliest paths of all, where each token is among the `top_k` best below its parent (JetSpec,
@@ -34,9 +34,9 @@ class DynamicTree(TreePolicy):
     beam never drops one. A wide beam costs a drafter that runs its network on every frontier; a drafter that guesses
     all depths at once only pays for the scoring.
 
-    With `min_probability` a tree ends where the drafter is unsure, and is as large as each step deserves: that pays
-    where every node costs, on CPU cores. A node whose path is less likely than that is left out. A path of d guesses
-    with the probability p is expanded only if one more guess of the same average probability would keep it:
+    With `min_probability` a tree ends where the drafter is unsure, so its size varies by step. That pays off if every
+    node costs time, as on a CPU. A node whose path is less likely is left out. A path of d guesses with probability p
+    is expanded only if it would still reach `min_probability` after one more guess of its average probability:
     `p ** ((d + 1) / d) >= min_probability`. If no path of the whole batch qualifies, the drafter is not run for that
     level.
 
@@ -48,9 +48,9 @@ class DynamicTree(TreePolicy):
         nodes: nodes of the tree, root included.
         depth_steps: expansions; the longest drafted path is one longer.
         top_k: children of a node.
-        beam: most nodes of a frontier (fewer where the level has fewer candidates); None is `top_k`, as EAGLE-2 has it.
-        min_probability: nodes whose path scores less are left out; 0 leaves out none.
-        best_first: number the nodes by their scores instead, so that prefixes of a tree are the smaller trees.
+        beam: maximum nodes of a frontier; None is `top_k`, as in EAGLE-2.
+        min_probability: nodes whose path is less probable than this are left out; 0 leaves out none.
+        best_first: number nodes by descending score, not in the order found, so that every prefix is a smaller tree.
     """
 
     depth_steps: int
@@ -125,8 +125,8 @@ class DynamicTree(TreePolicy):
             def children(
                 level: int = level, token: Array = token, parent_row: Array = parent_row, carry: Carry = carry
             ) -> tuple[Array, Array, Carry]:
-                below, more = extend(carry, level, token, parent_row)
-                return *best(below, k), more
+                child_scores, next_carry = extend(carry, level, token, parent_row)
+                return *best(child_scores, k), next_carry
 
             with jax.named_scope(f"level_{level}"):
                 child_log_prob, child_token, carry = self._if_any_expands(score, children)
@@ -155,7 +155,7 @@ class DynamicTree(TreePolicy):
         return math.log(self.min_probability) * level / (level + 1)
 
     def _if_any_expands(self, scores: Float[Array, "b f"], extend: Callable[[], T]) -> T:
-        """Runs `extend` below a frontier; returns zeros if no path has a score, since no later level expands either."""
+        """Runs `extend` below a frontier; returns zeros if all scores are -inf, since no later level expands either."""
         if not self.min_probability:
             return extend()
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(extend))

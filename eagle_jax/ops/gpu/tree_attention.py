@@ -1,7 +1,7 @@
 """Tree attention for NVIDIA GPUs: the cache is split along its positions, so that a few rows keep a whole GPU busy.
 
-Each program streams a span of one kv head's positions, from the first block in the windows of its rows up to the length
-of the request; the first program also takes the fresh rows, masked by ancestors. The partial results are merged by
+Each program streams a span of one kv head's positions, from the first block in a row's sliding window up to the
+request's length; the first program also takes the fresh rows, masked by ancestors. The partial results are merged by
 log-sum-exp (flash-decoding, Dao et al. 2023). Spans depend on the size of the cache alone, not on the other rows of a
 batch or the number of nodes.
 
@@ -39,7 +39,8 @@ def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
         interpret: run in Pallas's interpreter.
 
     Raises:
-        NotImplementedError: the call has no prefix, or this JAX no Triton lowering.
+        NotImplementedError: there is no prefix, there are more fresh rows than mask columns, or this JAX has no Triton
+            lowering.
     """
     if not call.slots:
         raise NotImplementedError("there is no committed prefix to stream")
@@ -71,7 +72,7 @@ def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
         rest = (0,) * (part.ndim - 3)
         return pl.BlockSpec((None, None, None, *part.shape[3:]), lambda i, t, p: (p, i // heads, i % heads, *rest))
 
-    top, total, mixed = pl.pallas_call(
+    max_score, weight_sum, weighted_values = pl.pallas_call(
         functools.partial(_kernel, heads=heads, nodes=call.nodes, tile=tile, span=span, softcap=call.softcap),
         grid=(batch * heads, -(-rows // tile), spans),
         in_specs=[*map(of_head, arrays), *[pl.BlockSpec()] * 2],  # the kernel looks up the row of the cache
@@ -81,7 +82,7 @@ def attend(call: AttentionCall, interpret: bool = False) -> Float[Array, "b k r 
         interpret=interpret,
         name="tree_attention",
     )(*arrays, *cached)
-    return merged(top, total, mixed).astype(call.q.dtype)
+    return merged(max_score, weight_sum, weighted_values).astype(call.q.dtype)
 
 
 def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: float | None) -> None:
@@ -108,13 +109,13 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
         at = index * BLOCK + jnp.arange(BLOCK, dtype=jnp.int32)
         inside = (row < rows)[:, None] & (at < fresh)[None]
         mask = load(visible.at[node[:, None], at[None]], mask=inside, other=0)
-        seen = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), MASKED_SCORE)
-        return add_keys(sums, seen, block_of(fresh_v, at, fresh))
+        masked_scores = jnp.where(mask != 0, scores(queries, block_of(fresh_k, at, fresh), softcap), MASKED_SCORE)
+        return add_keys(sums, masked_scores, block_of(fresh_v, at, fresh))
 
     num_committed = length[...]
     low = pl.program_id(2) * span
     until = jnp.minimum(low + span, num_committed)
-    # Rows of padding attend to nothing, or they would make the others begin earlier.
+    # Padding rows attend to nothing; otherwise they would make the other rows start earlier.
     since = None if first is None else load(first.at[node], mask=row < rows, other=num_committed)
     begin = low if since is None else jnp.maximum(low, jnp.min(since))
 
@@ -123,19 +124,20 @@ def _kernel(*refs: Any, heads: int, nodes: int, tile: int, span: int, softcap: f
         committed = jnp.broadcast_to((slot < num_committed)[None], (tile, BLOCK))
         if since is not None:
             committed = committed & (slot[None] >= since[:, None])
-        seen = jnp.where(committed, scores(queries, block_of(k, slot, num_committed), softcap), MASKED_SCORE)
-        return add_keys(sums, seen, block_of(v, slot, num_committed))
+        masked_scores = jnp.where(committed, scores(queries, block_of(k, slot, num_committed), softcap), MASKED_SCORE)
+        return add_keys(sums, masked_scores, block_of(v, slot, num_committed))
 
     sums = empty_state(queries.shape)
-    of_fresh = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)  # `where` of literals would be 1 bit wide
-    sums = jax.lax.fori_loop(0, of_fresh, read_fresh, sums)
+    # only the first program reads fresh rows; a `jnp.where` of literals would lower to a 1-bit integer
+    num_fresh_blocks = -(-fresh // BLOCK) * jnp.maximum(1 - pl.program_id(2), 0)
+    sums = jax.lax.fori_loop(0, num_fresh_blocks, read_fresh, sums)
     sums = jax.lax.fori_loop(begin // BLOCK, (until + BLOCK - 1) // BLOCK, read_prefix, sums)
 
-    top, total, mixed = sums
-    for ref, value in zip(rest[:2], (top, total), strict=True):
+    max_score, weight_sum, weighted_values = sums
+    for ref, value in zip(rest[:2], (max_score, weight_sum), strict=True):
         store(ref.at[row], value[:, 0], mask=row < rows)
     inside = (row < rows)[:, None] & (column < size)[None]
-    store(rest[2].at[row[:, None], column[None]], mixed, mask=inside)
+    store(rest[2].at[row[:, None], column[None]], weighted_values, mask=inside)
 
 
 def _round_up(size: int, multiple: int) -> int:

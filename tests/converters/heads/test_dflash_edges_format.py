@@ -154,7 +154,7 @@ def test_speculators_layout_has_no_words_for_them(kind: str, tmp_path: pathlib.P
     ("parts", "words"),
     [
         ({"selector": SelectorConfig(3, 5)}, "one of the two"),
-        ({"markov": MarkovConfig(3, "vanilla")}, "first slot drafts"),
+        ({"markov": MarkovConfig(3, "vanilla")}, "draft from the anchor"),
         (DSPARK | {"convolution": ConvolutionConfig(2, 4)}, "parts of both"),
     ],
 )

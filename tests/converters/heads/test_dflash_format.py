@@ -149,7 +149,7 @@ def test_which_layers_are_causal(changes: dict[str, Any], causal: tuple[int, ...
         ({"vocab_size": 13}, ("vocab_size=13", "another model")),
         ({**WINDOW, "use_sliding_window": False}, ("layer_types", "sliding_window")),
         ({**WINDOW, "sliding_window": None}, ("layer_types", "sliding_window")),
-        ({"architectures": ["DominoDraftModel"]}, ("DominoDraftModel", "DFlashDraftModel", "draft otherwise")),
+        ({"architectures": ["DominoDraftModel"]}, ("DominoDraftModel", "DFlashDraftModel", "draft differently")),
         ({"architectures": ["DFlash2DraftModel"]}, ("no conv_group_size",)),
         ({"architectures": ["DSparkDraftModel"]}, ("no enable_confidence_head",)),
         ({"markov_rank": 256}, ("markov_rank=256", "not known")),
