@@ -9,8 +9,8 @@ from eagle_jax.scheduling.scheduler import Scheduler
 def admit(
     waiting: collections.deque[Ticket], scheduler: Scheduler
 ) -> tuple[dict[int, Ticket], list[tuple[Ticket, Exception]]]:
-    """Gives the scheduler as many requests as it has places for, first come, first served; those whose programs are
-    still to be compiled let others pass.
+    """Gives the scheduler as many requests as it has free rows for, first come, first served; requests that wait for
+    programs to compile are overtaken.
 
     Returns:
         The tickets that were begun, by the scheduler's id, and the tickets that failed, with the error.

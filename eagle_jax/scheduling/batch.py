@@ -142,9 +142,9 @@ class Batch:
                 self._advance(steps, size, indices, drafter, mode)[0] for mode in self._modes.to_warm(active)
             )
         seconds += self._logits_tables.warm_up()
-        nothing = [0] * len(self.state.done)
+        zeros = [0] * len(self.state.done)
         for top in (None, self.state.top):
-            seconds += fetch(self._columns(top), nothing, nothing, sharding=self.model.sharding)[1]
+            seconds += fetch(self._columns(top), zeros, zeros, sharding=self.model.sharding)[1]
         return seconds
 
     def preparation(self, sizes: TableSizes | None, mode: Sampling | None = None) -> Callable[[], None]:
@@ -272,10 +272,10 @@ class Batch:
         return (programs.KeyedArgs(key, (params, *others)),)
 
     def _params_for(self, indices: list[int]) -> BatchParams:
-        """Returns the parameters, with what the unfinished rows at `indices` ask of their logits."""
-        rows = [self.rows[index] for index in indices if index < len(self.rows)]  # those beyond are padding
-        going_on = [DUMMY_REQUEST if row.done else row.request for row in rows]
-        padded = [*going_on, *[DUMMY_REQUEST] * (len(indices) - len(going_on))]
+        """Returns the parameters with the logits processors of the unfinished rows at `indices`."""
+        rows = [self.rows[index] for index in indices if index < len(self.rows)]  # further indices are padding
+        requests = [DUMMY_REQUEST if row.done else row.request for row in rows]
+        padded = [*requests, *[DUMMY_REQUEST] * (len(indices) - len(requests))]
         return dataclasses.replace(self.params, processor=self._logits_tables.of(padded, self.tables))
 
     def _empty(self) -> Running:

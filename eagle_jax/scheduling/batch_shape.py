@@ -89,7 +89,7 @@ def refuse_many_stop_ids(model: Model, request: Request) -> None:
     if len(stop_ids(model, request)) > len(model.stop_ids) + OWN_STOP_IDS:
         raise ValueError(
             f"stop_token_ids and stop name {len(request.options.stop_token_ids)} tokens; this engine has room for "
-            f"{OWN_STOP_IDS} beside the model's own, so give no more"
+            f"{OWN_STOP_IDS} in addition to the model's own, so give no more"
         )
 
 

@@ -8,8 +8,8 @@ from eagle_jax.methods.choice import Choice
 from eagle_jax.models.lm import LM
 from eagle_jax.scheduling.sizes import padded_batch_size
 
-UNREAD = 32  # steps of plain decoding that a drafter reads at a time, at least
-DOUBLING = 8  # rows up to which sizes double; above they grow fourfold, for fewer programs
+MIN_BACKLOG_STEPS = 32  # steps of plain decoding that a drafter can catch up with at a time
+MAX_DOUBLED_SIZE = 8  # sizes double up to this one; larger ones grow fourfold, for fewer programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def by_load(choice: Choice, rows: int, steps: int, slots: int | None = None, *, 
     entries = [(size, drafter) for size in sizes for drafter in _candidates(choice, size, slots, some_rows)]
     drafting = [drafter for _, drafter in entries if not isinstance(drafter, Plain)]
     if len(drafting) not in (0, len(entries)):
-        room, first = max(UNREAD, steps), drafting[0]
+        room, first = max(MIN_BACKLOG_STEPS, steps), drafting[0]
         entries = [(size, Paused(first, room) if isinstance(d, Plain) else Ready(d, room)) for size, d in entries]
     return ByLoad(tuple(entries))
 
@@ -96,5 +96,5 @@ def _sizes(max_rows: int) -> list[int]:
     """Returns numbers of rows that steps are compiled for."""
     sizes = [1]
     while sizes[-1] < max_rows:
-        sizes.append(min(max_rows, sizes[-1] * (2 if sizes[-1] < DOUBLING else 4)))
+        sizes.append(min(max_rows, sizes[-1] * (2 if sizes[-1] < MAX_DOUBLED_SIZE else 4)))
     return sizes

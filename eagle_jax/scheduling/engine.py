@@ -29,7 +29,7 @@ from eagle_jax.scheduling.scheduler import Event
 from eagle_jax.scheduling.scoring_queue import COMPILING_SECONDS, ScoringQueue
 
 log = logging.getLogger("eagle_jax.scheduling")
-LONGEST = 4096  # default for tokens of a request: caches for a whole context may be larger than the model
+DEFAULT_MAX_TOKENS = 4096  # of a request: caches for a whole context may be larger than the model
 
 
 class Engine:
@@ -79,8 +79,8 @@ class Engine:
         record: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ):
-        longest = LONGEST if max_tokens is None else whole_number("max_tokens", max_tokens, 2)
-        self.max_tokens, self.max_queue = min(model.context, longest), whole_number("max_queue", max_queue, 1)
+        max_tokens = DEFAULT_MAX_TOKENS if max_tokens is None else whole_number("max_tokens", max_tokens, 2)
+        self.max_tokens, self.max_queue = min(model.context, max_tokens), whole_number("max_queue", max_queue, 1)
         steps, rows = whole_number("steps", steps, 1), whole_number("rows", rows, 1)
         self.model, self._choice = model, choose(model, drafter, tree)
         sizes = rows, self.max_tokens, steps, whole_number("prefix_cache_bytes", prefix_cache_bytes, 0)
@@ -219,8 +219,8 @@ class Engine:
                 self._waiting.remove(ticket)
             self._changed.notify_all()
         if waits:
-            nothing = cancelled_result(ticket.request, self.model.tokenizer, self.drafter.shape.depth)
-            self._finish(ticket, NO_OUTPUT, nothing)
+            result = cancelled_result(ticket.request, self.model.tokenizer, self.drafter.shape.depth)
+            self._finish(ticket, NO_OUTPUT, result)
 
     # What the engine's own thread does
 

@@ -58,12 +58,12 @@ class Intake:
 
     def room_for(self, prompt: Any, max_new_tokens: int | None) -> int:
         """Returns the number of tokens that an answer may have."""
-        how = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        [request] = self.requests([prompt], max_new_tokens, 0, "", [0], **how)
+        greedy = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        [request] = self.requests([prompt], max_new_tokens, 0, "", [0], **greedy)
         return request.options.max_new_tokens
 
     def stop_forms(self) -> None:
-        """Refuses requests whose forms are not made soon."""
+        """Refuses requests whose forms are not ready yet."""
         self._stopping.set()
 
     def to_score(self, prompts: Sequence[Any], top_logprobs: int) -> list[Request]:

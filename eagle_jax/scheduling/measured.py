@@ -1,8 +1,7 @@
 """Finds the fastest drafter for each number of concurrent requests while they are answered.
 
-What a tree brings depends on the text, what it costs on the machine, its load and the weights. So each step's time is
-measured where it is spent, and whatever loses, drafting or plain decoding, is left. Texts are the same with any of
-them.
+The tokens that a tree gains depend on the text; its cost depends on the machine, its load and the weights. So the time
+of each run is measured, and the slower choice, drafting or plain decoding, is given up. All choices give the same text.
 """
 
 import dataclasses
@@ -16,10 +15,10 @@ from eagle_jax.methods.registry import TUNED
 from eagle_jax.scheduling.by_load import ByLoad
 
 FIRST_TRIALS = 3  # runs of each drafter, before the faster ones are preferred
-COST_OF_TRIALS = 0.003  # of the time, of each slower drafter
-SOONEST, LATEST = 24, 1500  # runs between two of its trials in any case
-MEMORY = 0.9  # weight of a run relative to the next run
-ENOUGH = 300  # runs of all drafters for a number of rows, from which it is known which one is fastest
+COST_OF_TRIALS = 0.003  # fraction of the time that the trials of each slower drafter may cost
+MIN_TRIAL_INTERVAL, MAX_TRIAL_INTERVAL = 24, 1500  # runs between two trials of a slower drafter
+DECAY = 0.9  # weight of a run relative to the next run
+MIN_RUNS_FOR_FINDINGS = 300  # runs of all drafters for a number of rows, after which the fastest is known
 
 
 @dataclasses.dataclass
@@ -53,49 +52,49 @@ class Spent:
         """Adds one run of the loop."""
         self.runs, self.steps = self.runs + 1, self.steps + steps
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
-        self.recent_tokens = MEMORY * self.recent_tokens + tokens / requests
-        self.recent_seconds = MEMORY * self.recent_seconds + seconds
+        self.recent_tokens = DECAY * self.recent_tokens + tokens / requests
+        self.recent_seconds = DECAY * self.recent_seconds + seconds
 
 
 class Contest:
-    """The drafters for one number of rows: the fastest runs, and now and then another."""
+    """The drafters for one number of rows: the fastest one runs, with occasional trials of the others."""
 
     def __init__(self, drafters: list[Drafter]):
         self.drafters = drafters
         self.spent = [Spent(drafter.shape.nodes) for drafter in drafters]
-        self._waited = [0] * len(drafters)  # runs of others since each ran
-        self._tried = [0] * len(drafters)  # how often each was chosen: one that fails is not chosen for ever
+        self._runs_since = [0] * len(drafters)  # runs of other drafters since each ran
+        self._num_choices = [0] * len(drafters)  # counts failed runs too, so that a failing drafter is given up
 
     def choose(self) -> int:
         """Returns the number of the drafter that runs next."""
         index = self._choice()
-        self._tried[index] += 1
+        self._num_choices[index] += 1
         return index
 
     def _choice(self) -> int:
-        everyone = range(len(self.drafters))
-        new = [index for index in everyone if self._tried[index] < FIRST_TRIALS]
-        if new:
-            return new[0]
-        fastest = max(everyone, key=lambda index: self.spent[index].speed)
-        due = [index for index in everyone if self._waited[index] >= self._interval(index, fastest)]
-        return max(due, key=self._waited.__getitem__) if due else fastest
+        indices = range(len(self.drafters))
+        untested = [index for index in indices if self._num_choices[index] < FIRST_TRIALS]
+        if untested:
+            return untested[0]
+        fastest = max(indices, key=lambda index: self.spent[index].speed)
+        due = [index for index in indices if self._runs_since[index] >= self._interval(index, fastest)]
+        return max(due, key=self._runs_since.__getitem__) if due else fastest
 
     def _interval(self, index: int, fastest: int) -> float:
-        """Runs after which a slower drafter is tried again: the more, the more a trial costs."""
+        """Returns the runs after which a slower drafter is tried again: more if a trial costs more."""
         lost = self.spent[fastest].speed / max(self.spent[index].speed, 1e-9) - 1
-        return float(min(max(lost / COST_OF_TRIALS, SOONEST), LATEST))
+        return float(min(max(lost / COST_OF_TRIALS, MIN_TRIAL_INTERVAL), MAX_TRIAL_INTERVAL))
 
     def add(self, index: int, steps: int, tokens: int, requests: int, seconds: float) -> None:
-        """Takes in what a run of drafter number `index` took."""
+        """Records a run of drafter number `index`."""
         if not steps:
             return
         self.spent[index].add(steps, tokens, requests, seconds)
-        self._waited = [0 if i == index else runs + 1 for i, runs in enumerate(self._waited)]
+        self._runs_since = [0 if i == index else runs + 1 for i, runs in enumerate(self._runs_since)]
 
 
 class Measured:
-    """The drafters of a `ByLoad`, chosen by what they took so far."""
+    """The drafters of a `ByLoad`, chosen by their measured speeds."""
 
     def __init__(self, by_load: ByLoad):
         self.by_load = by_load
@@ -132,7 +131,9 @@ def _fastest(contest: Contest) -> tuple[Spent, Spent, TreeShape] | None:
     """Returns the speeds of plain decoding and of the fastest drafter, over all runs, and its tree; None where that is
     not known, or no `Budget` can say it. A tree has to gain `MARGIN`, as in `eagle-jax tune`.
     """
-    if sum(spent.runs for spent in contest.spent) < ENOUGH or any(d.budget is not None for d in contest.drafters):
+    if sum(spent.runs for spent in contest.spent) < MIN_RUNS_FOR_FINDINGS or any(
+        d.budget is not None for d in contest.drafters
+    ):
         return None
     arms = list(zip(contest.spent, (drafter.shape for drafter in contest.drafters), strict=True))
     plain = next(((spent, shape) for spent, shape in arms if shape.nodes == 1), None)

@@ -58,7 +58,7 @@ def fetch(
 
 
 def window(columns: Columns, begin: Int[Array, "b"], *, width: int, sharding: Sharding | None = None) -> Columns:
-    """Returns `width` columns of each row from `begin` on; those beyond the last one are the last one's."""
+    """Returns `width` columns of each row from `begin` on; the last column is repeated at the end."""
     at = begin[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
 
     def take(values: Array) -> Array:

@@ -7,12 +7,12 @@ blocks of a prompt form a chain:
     prompt b    | chunk 0 | chunk 1 | other   | rest            a0 -> b1 -> b2
 
 A block is identified by all tokens up to the one after its chunk, which a drafter reads with the chunk's last row, so
-b1 differs from a1 although both hold chunk 1: the next token differs. It was made by the program that would read the
-chunk anew, at the same place of a cache of the same size, so the state of a prompt that starts from blocks equals that
-of one that is read whole, bit for bit. Answers make no blocks: passes over trees round differently.
+b1 differs from a1 although both hold chunk 1: the next token differs. A block comes from the program that would
+read the chunk again, at the same position of a cache of the same size, so a prompt that starts from blocks has the same
+state as one that is read whole, bit for bit. Answers make no blocks: forward passes over trees round differently.
 
-Where a target has recurrent layers a block holds their state too, which may be many times as large as its keys and
-values. Of such a target only some blocks have it, and a prompt starts from the last one of its chain that has:
+If a target has recurrent layers, a block can hold their state too, which may be many times as large as its keys and
+values. So only some blocks have it, and a prompt starts from the last block of its chain with a state:
 
     every k-th one          k chosen so that states take about as much memory as keys and values
     the last of a prompt    a conversation goes on from there
@@ -85,7 +85,7 @@ class PrefixCache:
         return blocks[: max(with_state, default=0)]
 
     def blocks_to_keep_with_state(self, block_ids: Sequence[bytes], interval: int) -> set[int]:
-        """Returns the numbers, from 1, of those blocks of a prompt that are to be kept with their state."""
+        """Returns the numbers, from 1, of the blocks of a prompt to keep with their state."""
         return {*range(interval, len(block_ids), interval), len(block_ids), len(self._chain(block_ids))}
 
     def keep(self, block_ids: Sequence[bytes], block: Block) -> None:

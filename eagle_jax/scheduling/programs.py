@@ -23,7 +23,7 @@ MAPS = (  # how many a process may have, and how many this one has
     ("/proc/self/maps", lambda file: sum(1 for _ in file)),
 )
 MAX_PROGRAMS = 128  # an engine has a few dozen; trees of callers' own make more, each of some megabytes
-MANY = 8  # arrays of an argument, from which on it is remembered what they are
+MIN_CACHED_LEAVES = 8  # signatures of arguments are cached from this many leaves on
 _programs: collections.OrderedDict[Any, Any] = collections.OrderedDict()  # by last use
 _lock = threading.Lock()  # several engines compile and look up at the same time
 _compiled = 0
@@ -49,7 +49,7 @@ def call(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
     static. Of `KeyedArgs`, which are given one by one, it is their key.
     """
     program, seconds = ready(function, *args, **fixed)
-    return program(*_each(args)), seconds
+    return program(*_flat_args(args)), seconds
 
 
 def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
@@ -66,7 +66,7 @@ def ready(function: Any, *args: Any, **fixed: Any) -> tuple[Any, float]:
             return _programs[key], 0.0
     _make_room()
     start = time.perf_counter()
-    program = function.lower(*_each(args), **fixed).compile()
+    program = function.lower(*_flat_args(args), **fixed).compile()
     seconds = time.perf_counter() - start
     _compile_times.compiling.append((start, start + seconds))
     with _lock:
@@ -98,7 +98,7 @@ class KeyedArgs:
     args: tuple[Any, ...]
 
 
-def _each(args: tuple[Any, ...]) -> list[Any]:
+def _flat_args(args: tuple[Any, ...]) -> list[Any]:
     """Returns the arguments one by one."""
     return [value for arg in args for value in (arg.args if isinstance(arg, KeyedArgs) else (arg,))]
 
@@ -160,7 +160,7 @@ def _kind_of(arg: Any) -> _Kind:
         places = [placement(place) for place in places]
     shapes = [(leaf.shape, leaf.dtype, place) for leaf, place in zip(leaves, places, strict=True)]
     kind = _Kind((structure, tuple(shapes)))
-    if len(leaves) >= MANY and _is_frozen(arg):
+    if len(leaves) >= MIN_CACHED_LEAVES and _is_frozen(arg):
         name = id(arg)
         with contextlib.suppress(TypeError):  # not everything can be referred to weakly
             _kinds[name] = weakref.ref(arg, lambda _: _kinds.pop(name, None)), kind
@@ -214,6 +214,6 @@ def compiled() -> int:
 
 
 def seconds_since(moment: float) -> float:
-    """Returns seconds since a moment of `time.perf_counter`, without those that this thread spent on compiling."""
+    """Returns seconds since a moment of `time.perf_counter`, without the time that this thread spent compiling."""
     compiling = sum(end - max(start, moment) for start, end in _compile_times.compiling if end > moment)
     return time.perf_counter() - moment - compiling

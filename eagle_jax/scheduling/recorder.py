@@ -33,19 +33,19 @@ class Recorded:
 
 @pytree
 class Recorder(Wrapper):
-    """Drafts as another drafter does, and remembers the last tree with what the target drew at its nodes."""
+    """Drafts with another drafter, and keeps the last tree with the target's draws at its nodes."""
 
     def init(self, target: Target, batch: int, slots: int) -> Recorded:
-        nothing = jnp.zeros((batch, self.shape.nodes), jnp.int32)
+        zeros = jnp.zeros((batch, self.shape.nodes), jnp.int32)
         return Recorded(
             state=self.drafter.init(target, batch, slots),
-            tokens=nothing,
-            parent=nothing,
-            valid=nothing > 0,
-            draws=nothing,
+            tokens=zeros,
+            parent=zeros,
+            valid=zeros > 0,
+            draws=zeros,
             path=jnp.zeros((batch, self.shape.depth + 1), jnp.int32),
-            count=nothing[:, 0],
-            scores=jnp.full(nothing.shape, jnp.nan, jnp.float32),
+            count=zeros[:, 0],
+            scores=jnp.full(zeros.shape, jnp.nan, jnp.float32),
         )
 
     def observe(self, target: Target, state: Recorded, observed: CommittedRows) -> Recorded:
@@ -79,7 +79,7 @@ def _scores(tree: Tree) -> Float[Array, "b n"]:
 
 
 def last_steps(recorded: Recorded) -> list[Step]:
-    """Returns the last step of each row; nothing is accepted in the tree of a row that had none."""
+    """Returns the last step of each row; zeros is accepted in the tree of a row that had none."""
     parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path, recorded.scores)
     columns = [part.tolist() for part in to_host(parts)]
     counts = to_host(recorded.count).tolist()

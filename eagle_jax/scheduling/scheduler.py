@@ -116,14 +116,14 @@ class Scheduler:
         if not self._decode_next:
             self._decode_next = True
             self._prefill_at_once() if self._chunks is None else self._prefill_chunks(events)
-            events += self._news()
+            events += self._new_events()
             if events:  # rows that became free are filled first, as after an answer of one token
                 self._decode_next = self._chunks is not None or not self._queue or len(self._running) == self.shape.rows
                 return events
         self._decode_next = False
         if self._batch is not None and any(not self._batch.rows[row_index].done for row_index in self._running):
             self._batch.decode(self._steps, finished=1 if self._chunks else None if self._steps else self._batch.group)
-        return events + self._news()
+        return events + self._new_events()
 
     @property
     def busy(self) -> bool:
@@ -165,11 +165,11 @@ class Scheduler:
         self._batch = None if self._chunks is None else self._new_batch()
 
     def _new_batch(self, requests: Sequence[Request] = (), *, poll_first_tokens: bool = True) -> Batch:
-        how: dict[str, Any] = dict(measured=self.measured, modes=self._modes, poll_first_tokens=poll_first_tokens)
-        return Batch(self.model, self.drafter, self.shape, requests, tables=self.tables.sizes, **how)
+        options: dict[str, Any] = dict(measured=self.measured, modes=self._modes, poll_first_tokens=poll_first_tokens)
+        return Batch(self.model, self.drafter, self.shape, requests, tables=self.tables.sizes, **options)
 
     def stop_compiling(self) -> None:
-        """Begins no further program; those being compiled are finished."""
+        """Starts no further compilation; running ones finish."""
         self.tables.close()
         self._modes.close()
 
@@ -226,7 +226,7 @@ class Scheduler:
         return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
 
     def _prefill_chunks(self, events: list[Event]) -> None:
-        """Reads `prefill_chunks` chunks of the requests that come next; adds events of those whose prefill failed."""
+        """Reads `prefill_chunks` chunks of the next requests; adds an event for each failed prefill."""
         left = self._chunks or 0
         while left > 0 and self._begin_reading(events) and self._reading is not None:
             id, request, prefill = self._reading
@@ -263,7 +263,7 @@ class Scheduler:
             return self._begin_reading(events)
         return True
 
-    def _news(self) -> list[Event]:
+    def _new_events(self) -> list[Event]:
         """Returns the events of rows with new tokens (of complete answers if `steps` is None); frees complete rows."""
         events = []
         rows = [] if self._batch is None else self._batch.rows

@@ -21,8 +21,7 @@ from eagle_jax.sharding import to_host
 
 
 def prompt_logprobs(model: Model, prompts: Any, *, top_logprobs: int = 0) -> Any:
-    """Returns the log-probability of each token of a prompt after those before it: a text's likelihood, without an
-    answer.
+    """Returns the log-probability of each token of a prompt, given the tokens before it, without generating.
 
     Args:
         model: from `load`.
@@ -73,7 +72,7 @@ class Scoring:
     then `results`.
 
     Attributes:
-        requests: those with the prompts.
+        requests: the requests of the prompts.
         num_unread: number of chunks of the longest prompt still to be read.
     """
 
@@ -102,7 +101,7 @@ class Scoring:
         programs.ready(*self._call(0), **self._static)
 
     def read(self, chunks: int) -> int:
-        """Reads `chunks` chunks, or those that are left; returns how many."""
+        """Reads at most `chunks` further chunks; returns how many it read."""
         count = min(chunks, self.num_unread)
         self._num_read, self.num_unread = self._num_read + count, self.num_unread - count
         self._scores, _ = programs.call(*self._call(self._num_read), **self._static)

@@ -115,8 +115,8 @@ class ScoringQueue:
 
 
 def _result(ticket: Ticket, scored: PromptLogprobs | None) -> Result:
-    """Returns an answer without tokens to a prompt that was scored; None: that was cancelled."""
-    nothing = result_of(Row(ticket.request), ticket.tokenizer, 0)
+    """Returns the result of a scored prompt, without new tokens; `scored` is None if it was cancelled."""
+    result = result_of(Row(ticket.request), ticket.tokenizer, 0)
     if scored is None:
-        return dataclasses.replace(nothing, finish_reason=CANCELLED)
-    return dataclasses.replace(nothing, prompt_logprobs=scored)
+        return dataclasses.replace(result, finish_reason=CANCELLED)
+    return dataclasses.replace(result, prompt_logprobs=scored)

@@ -90,15 +90,15 @@ def warm_up(
         >>> result.stats.compile_seconds
         0.0
     """
-    sizes = [padded_batch_size(model, whole_number("batch_size", size, 1)) for size in _several(batch_size)]
-    lengths = [_length(model, length) for length in _several(prompt_lengths)]
+    sizes = [padded_batch_size(model, whole_number("batch_size", size, 1)) for size in _as_list(batch_size)]
+    lengths = [_length(model, length) for length in _as_list(prompt_lengths)]
     values: dict[str, Any] = dict(max_new_tokens=max_new_tokens, top_k=top_k, top_p=top_p, min_p=min_p, **processing)
     values |= dict(logprobs=logprobs, top_logprobs=top_logprobs)
-    how = [options_for(1, temperature=each, **values)[0] for each in _several(temperature)]
+    options_by_temperature = [options_for(1, temperature=each, **values)[0] for each in _as_list(temperature)]
 
     choice = choose(model, drafter, tree)
     ready: dict[Any, Warmed] = {}
-    for rows, options, length in itertools.product(sizes, how, lengths):
+    for rows, options, length in itertools.product(sizes, options_by_temperature, lengths):
         requests = [Request(index=0, prompt=[0] * length, options=options, seed=0, sample=0)] * rows
         chosen = drafter_for_requests(choice, requests)
         shape = shape_for(model, chosen, requests, rows)
@@ -126,7 +126,7 @@ def _warmed(model: Model, drafter: Drafter, shape: BatchShape, options: Options)
     )
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Iterable) else [value]
 
 

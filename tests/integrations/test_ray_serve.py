@@ -124,7 +124,7 @@ def test_what_no_engine_takes_is_refused_before_anything_starts():
         deployment(print, NAME, engine={"row": 4})
     with pytest.raises(TypeError, match=said):
         answer(object.__new__(Dataset), print, engine={"row": 4})
-    said = "load='folder'; expected a function without arguments that makes a model, such as functools"
+    said = "load='folder'; expected a function without arguments that returns a model, such as functools"
     with pytest.raises(TypeError, match=said):  # not by the rooms' own functions, whose types the suite checks itself
         check_load("folder")
 

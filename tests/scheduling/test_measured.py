@@ -13,7 +13,14 @@ from eagle_jax.drafters.shared import Shared
 from eagle_jax.methods.budgets import Budget, budget_for, save, tree_of
 from eagle_jax.methods.choice import SMALLEST_TREE, choose, default_tree
 from eagle_jax.scheduling.by_load import ByLoad, by_load
-from eagle_jax.scheduling.measured import COST_OF_TRIALS, FIRST_TRIALS, LATEST, SOONEST, Contest, Measured
+from eagle_jax.scheduling.measured import (
+    COST_OF_TRIALS,
+    FIRST_TRIALS,
+    MAX_TRIAL_INTERVAL,
+    MIN_TRIAL_INTERVAL,
+    Contest,
+    Measured,
+)
 
 PLAIN, TREE, SMALL = Plain(), PromptLookup(copied=5), PromptLookup(copied=1)
 
@@ -33,7 +40,7 @@ def test_the_fastest_runs_nearly_always(speeds):
     contest, best = Contest([TREE, SMALL, PLAIN]), speeds.index(max(speeds))
     first = played(contest, speeds, 3 * FIRST_TRIALS)
     assert sorted(first) == sorted(FIRST_TRIALS * [0, 1, 2]), "each is tried"
-    ran = played(contest, speeds, 3 * LATEST)
+    ran = played(contest, speeds, 3 * MAX_TRIAL_INTERVAL)
     share = ran.count(best) / len(ran)
     assert share > 0.95 and set(ran) == {0, 1, 2}, "the others are tried now and then"
     took = sum(1 / speeds[index] for index in ran) / (len(ran) / max(speeds))
@@ -46,15 +53,17 @@ def test_another_text_or_load_is_noticed():
     assert contest.choose() == 0
     ran = played(contest, [60.0, 100.0], 60)
     assert ran[-20:].count(1) > 15, "drafting that has become slower is left"
-    back = played(contest, [150.0, 100.0], 2 * LATEST)
+    back = played(contest, [150.0, 100.0], 2 * MAX_TRIAL_INTERVAL)
     assert back[-20:].count(0) > 15, "and taken up again"
 
 
-@pytest.mark.parametrize("speed, runs", [(95.0, SOONEST), (50.0, 1 / COST_OF_TRIALS), (1.0, LATEST)])
+@pytest.mark.parametrize(
+    "speed, runs", [(95.0, MIN_TRIAL_INTERVAL), (50.0, 1 / COST_OF_TRIALS), (1.0, MAX_TRIAL_INTERVAL)]
+)
 def test_what_loses_by_far_is_tried_less_often(speed, runs):
     contest = Contest([TREE, PLAIN])
     played(contest, [speed, 100.0], 2 * FIRST_TRIALS)
-    ran = played(contest, [speed, 100.0], 4 * LATEST)
+    ran = played(contest, [speed, 100.0], 4 * MAX_TRIAL_INTERVAL)
     tried = [at for at in range(len(ran)) if ran[at] == 0]
     gaps = [later - at for at, later in zip(tried, tried[1:], strict=False)]
     assert all(gap == pytest.approx(runs + 1, rel=0.05) for gap in gaps)

@@ -135,14 +135,15 @@ def added(model: Model) -> jax.Array:
 
 
 def of_size(size: int, power: int = 1) -> Model:
-    return Model(tuple(jnp.ones(size) for _ in range(programs.MANY)), power)
+    return Model(tuple(jnp.ones(size) for _ in range(programs.MIN_CACHED_LEAVES)), power)
 
 
 def test_models_are_told_apart_however_often_they_come():
     small, large, squared = of_size(2), of_size(3), of_size(2, power=2)
     for _ in range(2):
         got = [float(programs.call(added, model)[0]) for model in (small, large, squared, of_size(2))]
-        assert got == [2 * programs.MANY, 3 * programs.MANY, (2 * programs.MANY) ** 2, 2 * programs.MANY]
+        leaves = programs.MIN_CACHED_LEAVES
+        assert got == [2 * leaves, 3 * leaves, (2 * leaves) ** 2, 2 * leaves]
     assert len(programs._programs) == 3
 
 
@@ -156,7 +157,8 @@ def test_a_packed_model_is_the_model():
     model, squared = of_size(2), of_size(2, power=2)
     assert isinstance(programs.packed(model), Packed) and programs.packed(model) is programs.packed(model)
     got = [float(programs.call(total, programs.packed(one), sharding=None)[0]) for one in (model, squared, of_size(2))]
-    assert got == [2 * programs.MANY, (2 * programs.MANY) ** 2, 2 * programs.MANY] and len(programs._programs) == 2
+    leaves = programs.MIN_CACHED_LEAVES
+    assert got == [2 * leaves, (2 * leaves) ** 2, 2 * leaves] and len(programs._programs) == 2
 
 
 def test_a_model_that_may_change_is_not_packed():

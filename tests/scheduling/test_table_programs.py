@@ -25,7 +25,7 @@ class Compiler:
         self.error: Exception | None = None
 
     def __call__(self, function: object, *args: object, **fixed: object):
-        leaves = [leaf for arg in programs._each(args) for leaf in jax.tree.leaves(arg)]
+        leaves = [leaf for arg in programs._flat_args(args) for leaf in jax.tree.leaves(arg)]
         if any(4096 in np.shape(leaf) for leaf in leaves):
             self.begun.set()
             assert self.goes_on.wait(60.0)
