@@ -89,10 +89,8 @@ def template_messages(messages: Sequence[Message], where: str, template: str = "
         if reasoning_name is not None and (reasoning := _reasoning_of(message)) is not None:
             updates |= {reasoning_name: reasoning}
             if IN_CHANNELS in template and reasoning and updates.get("tool_calls") and content:
-                updates |= {
-                    reasoning_name: f"{reasoning}\n\n{content}",
-                    "content": "",
-                }  # the template of gpt-oss has one field for both
+                # the template of gpt-oss has one field for both
+                updates |= {reasoning_name: f"{reasoning}\n\n{content}", "content": ""}
         if role == "tool" and message.get("tool_call_id") in names and "name" not in message:
             updates |= {"name": names[message["tool_call_id"]]}
         if role == "tool" and message.get("tool_call_id") in ids:

@@ -62,9 +62,8 @@ def train(
     if questions is not None and finished.done == run.steps:
         _decode(run, finished, questions)
     if finished.interrupted is not None:
-        raise typer.Exit(
-            128 + finished.interrupted
-        )  # the exit code of a command that the signal ends, which stops `&&`
+        # the exit code of a command that the signal ends, which stops `&&`
+        raise typer.Exit(128 + finished.interrupted)
 
 
 class Display:

@@ -155,7 +155,7 @@ class FamilyFacts:
     """Differences of families from Llama; the defaults are Llama's, and most draft heads'.
 
     Args:
-        norms: places of the norms: `before` attention and MLP, `around` them (Gemma), or `behind`, after them (OLMo 2).
+        norms: places of the norms: `before` attention and MLP, `around` them (Gemma), or `after` them (OLMo 2).
         norm_plus_one: norms multiply by `1 + scale` (Gemma).
         activation: activation of the MLP's gate: `silu`, or `gelu_tanh` (Gemma).
         embedding_multiplier: factor of the embeddings; Gemma's is rounded to the dtype of the weights.
@@ -207,7 +207,7 @@ class FamilyFacts:
     layout: str = "llama"
 
     CHOICES = {
-        "norms": ("before", "around", "behind"),
+        "norms": ("before", "around", "after"),
         "activation": ("silu", "gelu_tanh"),
         "qk_norm_over": ("head", "rotated_head", "rotated_head_unscaled", "projection"),
     }

@@ -59,8 +59,10 @@ def read_params(
             leaf: Any = _read_quantized(weights, path, slot, dtype, place)
         else:
             leaf_dtype = jnp.dtype("float32") if path.endswith(FLOAT32_SUFFIX) else dtype
-            leaf = (_read if place is None else _read_host)(weights, slot, leaf_dtype)
-            leaf = leaf if place is None else place(path, leaf)
+            if place is None:
+                leaf = _read(weights, slot, leaf_dtype)
+            else:
+                leaf = place(path, _read_host(weights, slot, leaf_dtype))
         flags = _finite_flags(leaf)
         if scheme is not None:
             leaf = scheme.applied(path, leaf, dtype)

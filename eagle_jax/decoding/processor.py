@@ -161,9 +161,7 @@ def _banned(
 
 def _completes_bad_word(words: Int[Array, "b w l"], prefix: Prefix, vocab_size: int) -> Bool[Array, "b n v"]:
     """Returns which tokens would complete a bad word at each node."""
-    distance = jnp.arange(
-        words.shape[2] - 1, 0, -1, dtype=jnp.int32
-    )  # from each token of a word but the last to the last one
+    distance = jnp.arange(words.shape[2] - 1, 0, -1, dtype=jnp.int32)  # to a word's last token, from its other tokens
     before = _token_before(prefix, distance)[:, :, None]
     matches = jnp.all((words[:, None, :, :-1] == before) | (words[:, None, :, :-1] < 0), axis=-1)
     matches &= words[:, None, :, -1] >= 0

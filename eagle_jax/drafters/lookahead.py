@@ -138,9 +138,8 @@ class Lookahead(Drafter):
     def _window(self, root: Int[Array, "b"], window: Int[Array, "b c w"]) -> Tree:
         batch, rows, columns = window.shape
         chain = jnp.arange(columns, dtype=jnp.int32)  # row 0: a chain below the root
-        below = jnp.arange(
-            1, 1 + (rows - 1) * columns, dtype=jnp.int32
-        )  # other rows: each node below its column in the row before
+        # other rows: each node below its column in the row before
+        below = jnp.arange(1, 1 + (rows - 1) * columns, dtype=jnp.int32)
         parent = jnp.concatenate([jnp.full(1, -1, jnp.int32), chain, below])
         nodes = parent.shape[0]
         return Tree(

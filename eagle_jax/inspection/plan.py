@@ -288,9 +288,7 @@ def _new_state_bytes(config: LlamaConfig, parts: int, rows: int, item: int) -> i
 
 
 def _token_bytes(config: LlamaConfig, layer: int, item: int) -> int:
-    """Returns the bytes that a token adds to the state of a layer: keys and values, a latent vector, or `DeltaRows`;
-    and the per-layer input.
-    """
+    """Returns the bytes that a token adds to a layer: state (K/V, latent or `DeltaRows`) and per-layer input."""
     net, latent = config.delta_net, config.latent
     if net is not None and config.is_recurrent(layer):
         return 4 * (net.keys + net.values + net.num_value_heads) + item * net.channels

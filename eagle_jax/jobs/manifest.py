@@ -12,14 +12,7 @@ from eagle_jax.durable import atomic_write
 from eagle_jax.loading.folders import folders_of
 
 VERSION = 2  # of the manifest and of the output's lines
-MODEL_SUFFIXES = {
-    ".json",
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".model",
-    ".jinja",
-}  # files of a model's folder
+MODEL_SUFFIXES = {".json", ".safetensors", ".bin", ".pt", ".model", ".jinja"}  # files of a model's folder
 NUM_SAMPLES, SAMPLE_BYTES = 64, 4096  # per file, evenly spaced
 
 

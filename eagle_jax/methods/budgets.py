@@ -78,9 +78,8 @@ def budget_for(model: Model, method: str, rows: int, slots: int | None = None) -
         return None
     key = setup(model, method)
     candidates = [budget for budget in findings if budget.setup == key]
-    candidates.sort(
-        key=lambda budget: abs(budget.slots - (slots or budget.slots))
-    )  # `min` takes the first of equal batch sizes
+    # `min` below takes the first of equal batch sizes
+    candidates.sort(key=lambda budget: abs(budget.slots - (slots or budget.slots)))
     tuned = [budget for budget in candidates if budget.by == "tune"]
     candidates = tuned or [budget for budget in candidates if budget.rows == rows]
     as_large = [budget for budget in candidates if budget.rows >= rows]

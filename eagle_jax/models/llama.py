@@ -48,7 +48,7 @@ class DecoderLayer(nn.Module):
 
     def setup(self):
         c = self.config
-        if self.input_norm and c.norms != "behind":
+        if self.input_norm and c.norms != "after":
             self.input_layernorm = norm(c, self.dtype)
         if self.recurrent:
             self.linear_attn = GatedDeltaNet(c, self.dtype)
@@ -101,7 +101,7 @@ class DecoderLayer(nn.Module):
         return self.self_attn.keys_and_values(x, self._input_norm(x.shape[-1]), inputs)
 
     def _input_norm(self, size: int) -> ops.Norm | None:
-        has_one = self.input_norm and self.config.norms != "behind"
+        has_one = self.input_norm and self.config.norms != "after"
         return self.input_layernorm.weights(size) if has_one else None
 
 

@@ -22,9 +22,8 @@ from jaxtyping import Array, Float
 from eagle_jax.ops.attention_call import AttentionCall
 from eagle_jax.sharding.tracing import by_head
 
-MAX_SCORE_BYTES = (
-    2**28
-)  # bytes of scores: 32 prompts of 256 tokens over 4,096 slots, with 32 heads, have 16 times as many
+# 32 prompts of 256 tokens over 4,096 positions, with 32 heads, have scores of 16 times this size.
+MAX_SCORE_BYTES = 2**28
 
 
 def in_parts(

@@ -143,10 +143,10 @@ def _rows_of_requests(call: AttentionCall, cached: CachedKV) -> KV:
 
 def _cache_mask(call: AttentionCall, slot: Int[Array, "s"]) -> Bool[Array, "b n s"]:
     """Returns which of the positions `slot` each node attends to."""
-    seen = slot[None, None] < call.length[:, None, None]
+    mask = slot[None, None] < call.length[:, None, None]
     if call.first is not None:
-        seen = seen & (slot[None, None] >= call.first[:, :, None])
-    return jnp.broadcast_to(seen, (*call.visible.shape[:2], len(slot)))
+        mask = mask & (slot[None, None] >= call.first[:, :, None])
+    return jnp.broadcast_to(mask, (*call.visible.shape[:2], len(slot)))
 
 
 def _add_masked(call: AttentionCall, sums: SoftmaxState, part: KV, mask: Bool[Array, "b n s"]) -> SoftmaxState:

@@ -173,9 +173,8 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(BACKENDS[name])
     except ImportError as error:
-        return NotImplementedError(
-            f"the backend cannot be imported ({error})"
-        )  # returned, not raised, so that it is cached
+        # returned, not raised, so that it is cached
+        return NotImplementedError(f"the backend cannot be imported ({error})")
 
 
 def _implementation(name: str, operation: str) -> Callable[..., Any]:

@@ -51,9 +51,8 @@ class ChunkedPrefill:
     def __init__(self, batch: Batch, request: Request, prefixes: PrefixCache):
         self._batch, self._row, self._prefixes = batch, Row(request), prefixes
         self._all_params, self._tokens = batch_inputs(batch.model, batch.drafter, [request], batch.shape, batch.tables)
-        self._params = dataclasses.replace(
-            self._all_params, processor=None
-        )  # reading ignores it, so one program serves all requests
+        # prefill ignores the processor, so one program serves all requests
+        self._params = dataclasses.replace(self._all_params, processor=None)
         self._static: dict[str, Any] = dict(chunk=chunk_tokens(), sharding=batch.model.sharding)
         self._progress = self._begin()
         self._block_ids = block_ids_of(request, chunk_tokens(), batch.model.target.config) if prefixes.budget else []

@@ -65,7 +65,9 @@ class LogitsTables:
         if before is None or sizes != self._sizes or len(rows) != len(self._rows):
             host = processor_of(rows, self._vocab_size, ready)
             assert host is not None, "some row changes its logits"
-            self._automata = list({id(row[2]): row[2] for row in rows if row[2] is not None}.values())
+            self._automata = list(
+                {id(automaton): automaton for _, _, automaton in rows if automaton is not None}.values()
+            )
             params = host
         else:
             bias, static_bans = self._static(before, rows)

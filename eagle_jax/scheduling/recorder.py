@@ -79,7 +79,7 @@ def _scores(tree: Tree) -> Float[Array, "b n"]:
 
 
 def last_steps(recorded: Recorded) -> list[Step]:
-    """Returns the last step of each row; zeros is accepted in the tree of a row that had none."""
+    """Returns the last step of each row; nothing is accepted in the tree of a row that had none."""
     parts = (recorded.tokens, recorded.parent, recorded.valid, recorded.draws, recorded.path, recorded.scores)
     columns = [part.tolist() for part in to_host(parts)]
     counts = to_host(recorded.count).tolist()

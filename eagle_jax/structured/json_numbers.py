@@ -73,13 +73,12 @@ def numbers(
     """
     signs = []
     if low is None or low.value < 0:
-        smallest_magnitude = _tighter_lower_bound(
-            Bound(Decimal(int(integers))), None if high is None else high.negated()
-        )  # integers have no -0
+        min_magnitude = Bound(Decimal(int(integers)))  # integers have no -0
+        min_magnitude = _tighter_lower_bound(min_magnitude, None if high is None else high.negated())
         signs.append(
             (
                 literal("-"),
-                _magnitudes(smallest_magnitude, None if low is None else low.negated(), integers, multiple_of),
+                _magnitudes(min_magnitude, None if low is None else low.negated(), integers, multiple_of),
             )
         )
     if high is None or high.value >= 0:

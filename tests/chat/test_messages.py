@@ -17,10 +17,10 @@ def test_calls_and_their_answers():
         {"role": "tool", "tool_call_id": "1", "content": "red", "name": "own"},
         {"role": "tool", "tool_call_id": "2", "content": "green"},
     ]
-    user, assistant, *told = template_messages(messages, "the prompt")
+    user, assistant, *tool_messages = template_messages(messages, "the prompt")
     assert user == messages[0] and assistant["content"] == "" and called["content"] is None
     assert assistant["tool_calls"][0]["function"] == {"name": "look", "arguments": {"at": "sea"}}
-    assert [message.get("name") for message in told] == ["look", "own", None]
+    assert [message.get("name") for message in tool_messages] == ["look", "own", None]
     assert function["arguments"] == '{"at": "sea"}', "nothing is changed"
 
 
@@ -44,8 +44,8 @@ def test_calls_have_the_ids_that_the_model_writes():
     def conversation(*ids):
         first = {"role": "assistant", "content": "", "tool_calls": [call(ids[0], "look"), call(ids[1], "go")]}
         last = {"role": "assistant", "content": "", "tool_calls": [call(ids[2], "look")]}
-        told = [{"role": "tool", "tool_call_id": id_, "content": "7"} for id_ in ids]
-        return [first, *told[:2], last, told[2]]
+        tool_messages = [{"role": "tool", "tool_call_id": id_, "content": "7"} for id_ in ids]
+        return [first, *tool_messages[:2], last, tool_messages[2]]
 
     given, own = conversation("call_a", "call_b", "call_c"), ("functions.look:0", "functions.go:1", "functions.look:2")
     kimi, other = "<|tool_calls_section_begin|>", "<tool_call>"

@@ -97,10 +97,10 @@ def test_reasoning_text_and_a_call(name: str):
     for pieces in ([model.answer], [*model.answer]):
         if model.reasoning:
             reader = ReasoningReader(REASONING[model.reasoning], model.is_open)
-            told = [one for piece in pieces for one in reader.add(piece)] + reader.end()
-            assert "".join(one.text for one in told if isinstance(one, ReasoningPiece)) == "Hm."
-            pieces = [one for one in told if isinstance(one, str)]
+            parts = [one for piece in pieces for one in reader.add(piece)] + reader.end()
+            assert "".join(one.text for one in parts if isinstance(one, ReasoningPiece)) == "Hm."
+            pieces = [one for one in parts if isinstance(one, str)]
         calls = CallReader(FORMATS[model.calls], {"look": {}})
-        told = [one for piece in pieces for one in calls.add(piece)] + calls.end()
-        assert "".join(one for one in told if isinstance(one, str)) == model.content
+        parts = [one for piece in pieces for one in calls.add(piece)] + calls.end()
+        assert "".join(one for one in parts if isinstance(one, str)) == model.content
         assert calls.calls == [ToolCall("look", '{"at": "sea", "far": true}')]

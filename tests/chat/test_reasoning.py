@@ -92,11 +92,11 @@ HARMONY = [
 
 
 def read(reader: PieceReader, pieces: list[str]) -> tuple[str, str, list[ToolCall]]:
-    told = [one for piece in pieces for one in reader.add(piece)] + reader.end()
-    assert all(one for one in told)
-    thoughts = "".join(one.text for one in told if isinstance(one, ReasoningPiece))
-    calls = [one for one in told if isinstance(one, ToolCall)]
-    return thoughts, "".join(one for one in told if isinstance(one, str)), calls
+    parts = [one for piece in pieces for one in reader.add(piece)] + reader.end()
+    assert all(one for one in parts)
+    thoughts = "".join(one.text for one in parts if isinstance(one, ReasoningPiece))
+    calls = [one for one in parts if isinstance(one, ToolCall)]
+    return thoughts, "".join(one for one in parts if isinstance(one, str)), calls
 
 
 @pytest.mark.parametrize("format, is_open, text, thought, content", CASES)

@@ -72,10 +72,10 @@ CASES: list[tuple[ToolFormat, str, str, list[ToolCall]]] = [
 
 def read(format: ToolFormat, pieces: list[str], **more) -> tuple[str, list[ToolCall]]:
     reader = CallReader(format, FUNCTIONS, **more)
-    told = [one for piece in pieces for one in reader.add(piece)] + reader.end()
-    calls = [one for one in told if isinstance(one, ToolCall)]
+    parts = [one for piece in pieces for one in reader.add(piece)] + reader.end()
+    calls = [one for one in parts if isinstance(one, ToolCall)]
     assert calls == reader.calls
-    return "".join(one for one in told if isinstance(one, str)), calls
+    return "".join(one for one in parts if isinstance(one, str)), calls
 
 
 @pytest.mark.parametrize("format, text, content, calls", CASES)

@@ -70,7 +70,7 @@ def test_a_save_that_fails_leaves_everything_as_it_was(tmp_path: pathlib.Path, m
 
 
 def test_saving_what_transformers_cannot_say(tmp_path: pathlib.Path):
-    lm = dataclasses.replace(target(), config=dataclasses.replace(target().config, norms="behind"))
+    lm = dataclasses.replace(target(), config=dataclasses.replace(target().config, norms="after"))
     with refused(ValueError, "qk_norm=False", "exaone4"):
         save_target(lm, tmp_path / "new")
     assert not (tmp_path / "new").exists()

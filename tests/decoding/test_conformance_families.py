@@ -30,7 +30,7 @@ EXPERTS = Experts(
 )
 YARN = Rope(theta=1e4, kind="yarn", factor=4.0, original_max_position_embeddings=32, truncate=False)
 CONFIGS = {
-    "olmo2": dataclasses.replace(conformance.CONFIG, norms="behind", qk_norm=True, qk_norm_over="projection"),
+    "olmo2": dataclasses.replace(conformance.CONFIG, norms="after", qk_norm=True, qk_norm_over="projection"),
     "gpt_oss": dataclasses.replace(
         conformance.CONFIG,
         sinks=True,
@@ -149,7 +149,7 @@ def pair(name: str) -> tuple[LM, DraftHead]:
 
     def changed(path: tuple, leaf: jax.Array) -> jax.Array:
         where = jax.tree_util.keystr(path, simple=True, separator="/")
-        if "layernorm" in where and CONFIGS[name].norms == "behind":
+        if "layernorm" in where and CONFIGS[name].norms == "after":
             return leaf * 0.15
         if "layernorm" in where and where.split("/")[1].startswith("post") and CONFIGS[name].norms == "around":
             return leaf * 0.3

@@ -28,7 +28,7 @@ _MULTIPLIERS = {
 }
 _SCALES = {name: llamas(name) for name in _MULTIPLIERS}
 _OLMO = {
-    "norms behind": plain(norms="before"),
+    "norms after": plain(norms="before"),
     "norms over projections": plain(qk_norm_over="head"),
     "norms of queries and keys": plain(qk_norm=False),
 }
@@ -43,7 +43,7 @@ _DELTA_NET = {
 }
 _HYBRID = {
     "Gated DeltaNet": llamas("delta_net"),
-    "gates behind attention": llamas("gated"),
+    "gates after attention": llamas("gated"),
     "norms by 1 + scale": llamas("norm_plus_one"),
     "norms of heads": plain(qk_norm=False),
     "part of a head": rope(partial_rotary_factor=1.0),
@@ -152,7 +152,7 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
         },
         {
             "layers that rotate nothing": llamas("no_rope_layers"),
-            "norms behind": plain(norms="before"),
+            "norms after": plain(norms="before"),
             "norms of heads": plain(qk_norm=False),
             "window": plain(sliding_window=None, full_attention_layers=()),
         },
@@ -287,7 +287,7 @@ _ROWS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Change]]] = {
         | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 20},
         _OF_GEMMA4
         | {
-            "experts beside the MLP": experts(parallel_mlp=False),
+            "experts in addition to the MLP": experts(parallel_mlp=False),
             "scale of what the router reads": experts(router_scale=False),
             "scales of experts": experts(expert_scale=False),
             "shares that add up to 1": experts(norm_topk_prob=False),

@@ -91,8 +91,8 @@ def test_a_head_of_part_of_the_vocabulary_knows_which():
         ({"fc_norm": True, "norm_before_fc": True}, "at most one norm"),
         ({"layers": dataclasses.replace(LAYERS, experts=EXPERTS)}, "draft head have experts"),
         (
-            {"layers": dataclasses.replace(LAYERS, norms="behind", sinks=True)},
-            "have norms='behind', sinks=True; expected",
+            {"layers": dataclasses.replace(LAYERS, norms="after", sinks=True)},
+            "have norms='after', sinks=True; expected",
         ),
         (
             {"layers": dataclasses.replace(LAYERS, rope=Rope(theta=1e4, partial_rotary_factor=0.5))},

@@ -28,7 +28,7 @@ TARGETS = {
     "a window": (dataclasses.replace(CONFIG, sliding_window=5), None),
     "dynamic NTK": (dataclasses.replace(CONFIG, rope=NTK), None),
     "sinks and a softcap": (dataclasses.replace(CONFIG, sinks=True, attn_logit_softcapping=5.0), None),
-    "norms behind": (dataclasses.replace(CONFIG, norms="behind", qk_norm=True, qk_norm_over="projection"), None),
+    "norms after": (dataclasses.replace(CONFIG, norms="after", qk_norm=True, qk_norm_over="projection"), None),
 }
 NODES, SLOTS = 6, 40
 LENGTHS = np.array([30, 0, 7, 19, 3], np.int32)

@@ -34,7 +34,7 @@ _OLMO_ABSENT: Mapping[str, Any] = {
     "num_key_value_heads": None,
     "rms_norm_eps": 1e-5,
 }
-_OLMO_ALWAYS: Mapping[str, Any] = {"norms": "behind", "qk_norm": True, "qk_norm_over": "projection"}
+_OLMO_ALWAYS: Mapping[str, Any] = {"norms": "after", "qk_norm": True, "qk_norm_over": "projection"}
 MISTRAL3 = ("mistral3", "Mistral3ForConditionalGeneration")
 _YARN_MINISTRAL: Mapping[str, Any] = {
     "type": "yarn",
@@ -128,7 +128,7 @@ DENSE: Mapping[str, Family] = {
     ),
     "olmo2": Family(
         title="OLMo 2",
-        differs="norms behind attention and MLP, none before; norms over all queries and all keys of a token",
+        differs="norms after attention and MLP, none before; norms over all queries and all keys of a token",
         architecture="Olmo2ForCausalLM",
         keys=frozenset({"attention_bias"}),
         absent=_OLMO_ABSENT,
@@ -151,7 +151,7 @@ DENSE: Mapping[str, Family] = {
     ),
     "exaone4": Family(
         title="EXAONE 4",
-        differs="norms behind attention and MLP, none before; normed heads; windows by layer, and layers without "
+        differs="norms after attention and MLP, none before; normed heads; windows by layer, and layers without "
         "one rotate nothing",
         architecture="Exaone4ForCausalLM",
         keys=frozenset({"sliding_window", "sliding_window_pattern", "layer_types"}),
@@ -162,7 +162,7 @@ DENSE: Mapping[str, Family] = {
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },
-        always={"norms": "behind", "qk_norm": True},
+        always={"norms": "after", "qk_norm": True},
         read=facts.exaone4,
     ),
     "ministral3": Family(

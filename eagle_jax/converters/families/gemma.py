@@ -27,7 +27,7 @@ _GEMMA_FIXED: Mapping[str, tuple[Any, ...]] = {
 GEMMA: Mapping[str, Family] = {
     "gemma2": Family(
         title="Gemma 2",
-        differs="norms that multiply by 1 + scale, and behind attention and MLP too; tanh-GELU; scaled "
+        differs="norms that multiply by 1 + scale, and after attention and MLP too; tanh-GELU; scaled "
         "embeddings; soft caps on scores and logits; every second layer with a window",
         architecture="Gemma2ForCausalLM",
         keys=_GEMMA,
@@ -65,7 +65,7 @@ GEMMA: Mapping[str, Family] = {
         title="Gemma 4 (text)",
         differs="norms around attention and MLP, and of values; scores without a scale; layers without a window have "
         "heads of another size, of which a part is rotated, and may make values of keys; the last layers attend to "
-        "keys and values of earlier ones; embeddings by layer (E2B, E4B); sparse experts beside the MLP (26B)",
+        "keys and values of earlier ones; embeddings by layer (E2B, E4B); sparse experts in addition to the MLP (26B)",
         architecture="Gemma4ForCausalLM",
         whole=("gemma4", "Gemma4ForConditionalGeneration"),
         keys=gemma4.KEYS | gemma4.OF_LAYERS | gemma4.MOE,

@@ -16,12 +16,12 @@ _ABSENT: Mapping[str, Any] = {
 }
 _ALWAYS: Mapping[str, Any] = {"qk_norm": True, "norm_plus_one": True, "gated": True}
 _EXPERTS = frozenset({"num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"})
-_DIFFERS = "Gated DeltaNet in three of four layers; gates behind attention; a quarter of each head is rotated"
+_DIFFERS = "Gated DeltaNet in three of four layers; gates after attention; a quarter of each head is rotated"
 
 HYBRID: Mapping[str, Family] = {
     "qwen3_next": Family(
         title="Qwen3-Next",
-        differs=f"{_DIFFERS}; sparse experts and a shared one behind a gate",
+        differs=f"{_DIFFERS}; sparse experts and a shared one with a gate",
         architecture="Qwen3NextForCausalLM",
         keys=delta_net.KEYS | _EXPERTS | {"attention_bias", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"},
         absent={
@@ -56,7 +56,7 @@ HYBRID: Mapping[str, Family] = {
     ),
     "qwen3_5_moe_text": Family(
         title="Qwen3.5 and 3.6 MoE (text)",
-        differs=f"{_DIFFERS}; sparse experts and a shared one behind a gate",
+        differs=f"{_DIFFERS}; sparse experts and a shared one with a gate",
         architecture="Qwen3_5MoeForCausalLM",
         whole=("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration"),
         keys=delta_net.KEYS | _EXPERTS | {"attention_bias"},

@@ -136,7 +136,7 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     for name, key in key_of.items():
         if name in metadata and entries.setdefault(key, plain(metadata[name])) != plain(metadata[name]):
             raise ValueError(
-                f"{file.path} has {architecture}.{name} {metadata[name]} beside {entries[key]} under another name; "
+                f"{file.path} has {architecture}.{name} {metadata[name]} and {entries[key]} under another name; "
                 "expected the two to agree"
             )
     heads, kv_heads = head_counts(file, metadata)

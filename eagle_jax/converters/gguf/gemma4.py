@@ -41,7 +41,7 @@ def split(file: GgufFile, metadata: Mapping[str, Any], names: Collection[str]) -
     full_dim, windowed_dim = (_head_dim(file, remaining, same) for same in _SAME)
     of_full = next((heads for heads, has in zip(kv_heads, windowed, strict=True) if not has), kv_heads[0])
     windowed_heads = [heads for heads, is_windowed in zip(kv_heads, windowed, strict=True) if is_windowed]
-    remaining["attention.head_count_kv"] = [*windowed_heads, kv_heads[0]][0]
+    remaining["attention.head_count_kv"] = next(iter(windowed_heads), kv_heads[0])
     remaining |= {"attention.key_length": windowed_dim, "feed_forward_length": widths[0]}
     is_wide = widths[-1] != widths[0]
     expected = [widths[0] * (2 if is_wide and i >= layers - shared else 1) for i in range(layers)]

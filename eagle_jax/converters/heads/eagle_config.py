@@ -179,7 +179,10 @@ def _matrix(info: Info, key: str) -> tuple[int, int]:
 
 def _check_equal(entry: Any, value: int | None, name: str, tensor: str) -> None:
     if entry is not None and entry != value:
-        raise ValueError(f"{name}={entry!r} in the config, but tensor {tensor} implies {value}; expected equal values")
+        implied = "none" if value is None else value
+        raise ValueError(
+            f"{name}={entry!r} in the config, but tensor {tensor} implies {implied}; expected equal values"
+        )
 
 
 def _presence(value: bool) -> str:

@@ -33,8 +33,10 @@ _LAYER_READ = frozenset(
 ).union(rope.KEYS)
 # Expert settings, copied from the config of the target: heads have no experts.
 _LAYER_IGNORED = lookup.IGNORED.union(
-    ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"),
-    ("mlp_only_layers", "norm_topk_prob", "shared_expert_intermediate_size"),
+    """
+    num_experts num_local_experts num_experts_per_tok moe_intermediate_size decoder_sparse_step mlp_only_layers
+    norm_topk_prob shared_expert_intermediate_size
+    """.split()
 )
 _FIXED: Mapping[str, tuple[Any, ...]] = {**lookup.FIXED, **lookup.SILU, "logit_scale": (None, 1.0)}
 _LAYER_FIXED = {name: value for name, value in _FIXED.items() if name not in _LAYER_READ}
@@ -43,18 +45,8 @@ _LAYER_FIXED = {name: value for name, value in _FIXED.items() if name not in _LA
 _ROPE_FIXED = {f"rope_scaling.{name}": (1.0, None) for name in ("attn_factor", "extrapolation_factor")}
 
 _OLD_FC_NORM = "use_aux_norm"  # SGLang's first name for `fc_norm`
-_EAGLE3_READ = frozenset(
-    {
-        *FLAGS,
-        _OLD_FC_NORM,
-        "draft_vocab_size",
-        "target_hidden_size",
-        "eagle_config",
-        TAPS,
-        NUM_TAPS,
-        OUTPUT_TAPS,
-    }
-)
+_EAGLE3_READ = frozenset(FLAGS) | {_OLD_FC_NORM, "draft_vocab_size", "target_hidden_size", "eagle_config"}
+_EAGLE3_READ |= {TAPS, NUM_TAPS, OUTPUT_TAPS}
 # DeepSpec and TorchSpec record here how a head was trained, and for which target.
 _EAGLE3_IGNORED = mask_entries.IGNORED | frozenset(
     """

@@ -30,7 +30,7 @@ def attend(call: AttentionCall) -> Float[Array, "b k r c"]:
     if kinds != {jnp.dtype(jnp.float32)} or size % LANES or size > MAX_WIDTH:
         raise NotImplementedError(f"it computes in float32, with heads of a multiple of {LANES} up to {MAX_WIDTH}")
     if call.softcap is not None or call.num_visible != call.fresh[0].shape[2]:
-        raise NotImplementedError("it has no softcap, and a mask names all fresh rows")
+        raise NotImplementedError("softcap, and fresh rows beyond the columns of the mask, are not supported")
     visible = jnp.pad(call.visible, ((0, 0), (0, 0), (0, -call.num_visible % BLOCK)))
     cached = *call.prefix, call.length, cache_rows(call.cache_rows, len(call.q))
     count = jnp.full(len(call.q), call.nodes, jnp.int32) if call.count is None else call.count
@@ -52,7 +52,7 @@ def _compact(call: AttentionCall) -> Float[Array, "b k r c"]:
 
 
 def _scatter(call: AttentionCall, rows: Float[Array, "b k r c"]) -> Float[Array, "b k r c"]:
-    """Results in the order of `call.q`; zeros for nodes of padding."""
+    """Returns results in the order of `call.q`; zeros for nodes of padding."""
     if call.count is None:
         return rows
     row = jnp.arange(call.q.shape[2], dtype=jnp.int32)[None]

@@ -134,8 +134,10 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
     @pl.when(step == 0)
     def _fresh() -> None:
         for head in heads:
-            seen = jnp.where(visible[...].astype(jnp.int32) != 0, scores(q[head], fresh_k[head], softcap), MASKED_SCORE)
-            _store(sums, head, add_keys(empty_state(q.shape[1:]), seen, fresh_v[head]))
+            masked = jnp.where(
+                visible[...].astype(jnp.int32) != 0, scores(q[head], fresh_k[head], softcap), MASKED_SCORE
+            )
+            _store(sums, head, add_keys(empty_state(q.shape[1:]), masked, fresh_v[head]))
 
     at = (start[row] + step) * tiling.block
 
@@ -150,8 +152,8 @@ def _kernel(*refs: Any, tiling: Tiling, softcap: float | None, windows: bool) ->
             if tiling.ragged:  # values beyond the cache are arbitrary, and 0 * nan is nan
                 value_slot = at + jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
                 values = jnp.where(value_slot < length[row], values, jnp.zeros_like(values))
-            seen = jnp.where(committed, scores(q[head], k[head], softcap), MASKED_SCORE)
-            _store(sums, head, add_keys(tuple(ref[head] for ref in sums), seen, values))
+            masked = jnp.where(committed, scores(q[head], k[head], softcap), MASKED_SCORE)
+            _store(sums, head, add_keys(tuple(ref[head] for ref in sums), masked, values))
 
     @pl.when(step == steps[0] - 1)
     def _last() -> None:

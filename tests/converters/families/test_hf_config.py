@@ -195,7 +195,7 @@ def test_code_beside_a_standard_architecture_is_not_run(caplog):
         ({"qkv_bias": True, "attention_bias": True}, "attention_bias"),
         ({"qkv_bias": True, "qk_norm": True}, "qk_norm"),
         ({"sliding_window": 4, "tie_word_embeddings": True, "sinks": True}, "sinks=True"),
-        ({"norms": "behind", "attention_bias": True}, "norms='behind'"),
+        ({"norms": "after", "attention_bias": True}, "norms='after'"),
     ],
 )
 def test_what_transformers_cannot_say(changes: dict[str, Any], word: str):

@@ -22,7 +22,7 @@ def test_the_model_is_that_of_the_folder(tmp_path, architecture):
 
 def test_widths_that_do_not_agree_are_refused(tmp_path):
     metadata = FAMILIES["minimax-m2"][2] | {"expert_feed_forward_length": 95}
-    with pytest.raises(ValueError, match=r"minimax-m2\.expert_feed_forward_length 95 beside 96 under another name"):
+    with pytest.raises(ValueError, match=r"minimax-m2\.expert_feed_forward_length 95 and 96 under another name"):
         load_target(write(tmp_path / "m.gguf", model_of("minimax-m2"), "minimax-m2", metadata))
 
 

@@ -219,7 +219,7 @@ def test_many_callers_at_a_time_each_get_their_own(getkey):
         ({"hidden_size": 72}, NONE),
         ({"sliding_window": 50}, [NO_ATTENTION, MLP]),
         ({"sinks": True}, [NO_ATTENTION, MLP]),
-        ({"norms": "behind"}, NONE),
+        ({"norms": "after"}, NONE),
         ({"norms": "around"}, NONE),
         ({"norm_plus_one": True}, NONE),
         ({"residual_multiplier": 0.5}, NONE),
