@@ -79,7 +79,7 @@ def _put_slots(old: Any, new: Any, target_row: Int[Array, ""], num_slots: Int[Ar
     """Writes the first `num_slots` slots of the K/V in `new`, rounded up to whole blocks, to row `target_row`."""
 
     def put_block(index: Int[Array, ""], old: Any) -> Any:
-        return jax.tree.map(lambda old, new: _put_block(old, new, target_row, index * BLOCK), old, new)
+        return jax.tree.map(lambda old, new: _put_block(old, new, target_row, index * BLOCK, BLOCK), old, new)
 
     return jax.lax.fori_loop(0, -(-num_slots // BLOCK), put_block, old)
 
@@ -92,11 +92,11 @@ def _put(old: Array, new: Array, row: Int[Array, ""], target_row: Int[Array, ""]
     return jax.lax.dynamic_update_slice_in_dim(old, row_values, target_row, axis=0)
 
 
-@jax.jit
-def _put_block(old: Array, new: Array, target_row: Int[Array, ""], start: Int[Array, ""]) -> Array:
-    """Returns `old` with a block of slots of the first row of `new`; the last block may begin earlier."""
+@functools.partial(jax.jit, static_argnames="block_size")
+def _put_block(old: Array, new: Array, target_row: Int[Array, ""], start: Int[Array, ""], block_size: int) -> Array:
+    """Returns `old` with `block_size` slots of the first row of `new`; the last block may begin earlier."""
     _, heads, slots, size = new.shape
-    block = jax.lax.dynamic_slice(new, (0, 0, start, 0), (1, heads, min(BLOCK, slots), size))
+    block = jax.lax.dynamic_slice(new, (0, 0, start, 0), (1, heads, min(block_size, slots), size))
     return jax.lax.dynamic_update_slice(old, block, (target_row, 0, start, 0))
 
 
