@@ -16,7 +16,7 @@ SAMPLE ?= 1
 ARM_SAMPLE ?= 12
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=40
 
-.PHONY: help demo chat readers test proofs tpu cuda arm quick without-cpu oldest lint format types docs parity ray ci clean
+.PHONY: help demo chat readers test proofs tpu cuda arm matrix without-cpu oldest lint format types docs parity ray ci clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -27,10 +27,13 @@ demo: .venv/runtime  ## three chats with SmolLM2-135M-Instruct, plain against EA
 chat: .venv/runtime  ## a conversation with the same model
 	@$(BIN)/eagle-jax chat
 
-test: .venv/dev  ## the suite; WITHOUT=MARK leaves tests out that another stage has; PART="--sample 8" runs an eighth
-	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" $(PART)
+test: .venv/dev  ## the suite, one row of each long table; WITHOUT=MARK leaves tests out; PART="--sample 8" runs an eighth, PART=tests/loop a room
+	$(PYTEST) -m "not proof$(if $(WITHOUT), and not $(WITHOUT))" --one-row $(PART)
 
-proofs: .venv/dev build/clients  ## what takes minutes each: notebooks, documented commands, the wheel alone, killed jobs; SKIP=NAME leaves tests out
+matrix: .venv/dev  ## all rows of these tables, half an hour; WITHOUT and PART as above
+	$(PYTEST) -m "matrix and not proof$(if $(WITHOUT), and not $(WITHOUT))" $(PART)
+
+proofs: .venv/dev build/clients  ## what takes long each: notebooks, the wheel alone, killed jobs, trainings, the tuner; SKIP=NAME leaves tests out
 	$(PYTEST) -m proof $(if $(SKIP),-k "not $(SKIP)")
 
 tpu: .venv/dev build/libtpu  ## what the TPU compiler makes of the kernel and of the loop of an 8B target; needs no TPU
@@ -43,9 +46,6 @@ arm: .venv/dev  ## a part of the tests of the CPU backend on 64-bit ARM, emulate
 	tests/arm.sh neoverse-n1 -m pytest -q $(addprefix tests/ops/cpu/test_,bits.py cpu_quantized.py blocks.py cpu_top_k.py) --sample $(ARM_SAMPLE)
 	tests/arm.sh cortex-a72 -m pytest -q $(addprefix tests/ops/cpu/test_,cpu_linear.py cpu_quantized.py) --sample $(ARM_SAMPLE)
 
-quick: .venv/dev  ## the suite without the slow tests
-	$(PYTEST) -m "not slow and not proof"
-
 without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU backend
 	@rm -rf build/without-cpu && mkdir -p build/without-cpu
 	@cp -r eagle_jax tests pyproject.toml README.md build/without-cpu/
@@ -54,10 +54,10 @@ without-cpu: .venv/dev  ## a part of the suite without the folder of the CPU bac
 		tests/ops tests/models/test_layout.py tests/models/test_llama_parity.py tests/decoding/test_conformance.py \
 		-k "not test_conformance or eagle3 or hybrid" $(PART)
 
-oldest:  ## the suite without the slow tests, on Python 3.11 with the oldest versions that the bounds allow; SAMPLE=4: a quarter
+oldest:  ## the suite on Python 3.11 with the oldest versions that the bounds allow; SAMPLE=4: a quarter
 	@if [ -z "$(PYTHON311)" ]; then echo "No Python 3.11 was found: the oldest versions are not tested here"; else \
 	$(MAKE) --no-print-directory .venv-oldest/dev && .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -q \
-		-m "not slow and not proof" --sample $(SAMPLE); fi
+		-m "not proof" --one-row --sample $(SAMPLE); fi
 
 lint: .venv/dev  ## style and format
 	$(BIN)/ruff check .
@@ -82,7 +82,7 @@ readers: .venv/torch build/speculators build/llama-cpp  ## what we write, read b
 ray: .venv/dev build/ray  ## the tests that use Ray: actors that are killed, replicas behind one address
 	PYTHONPATH=$(CURDIR)/build/ray $(BIN)/python -m pytest tests/integrations --durations=10
 
-ci: lint types docs test proofs parity ray without-cpu oldest  ## what continuous integration runs
+ci: lint types docs test matrix proofs parity ray without-cpu oldest  ## what continuous integration runs
 
 clean:  ## remove the environment and all caches
 	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
 
 import hypothesis
@@ -56,19 +56,61 @@ os.environ["EAGLE_JAX_MEASURE"] = "off"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-row", action="store_true", help="run one row of each test that is marked matrix")
     parser.addoption("--sample", type=int, default=1, help="run one test in so many, of every file")
-    parser.addoption("--sample-by", default="", help="what chooses them, such as a commit: each has others")
+    parser.addoption("--sample-by", default="", help="what chooses tests and rows, such as a commit: each has others")
 
 
+@pytest.hookimpl(trylast=True)  # after marks and names have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     every, chosen_by = config.getoption("--sample"), config.getoption("--sample-by")
 
-    def is_run(item: pytest.Item) -> bool:
-        return zlib.crc32((chosen_by + item.nodeid).encode()) % every == 0
+    def number(item: pytest.Item) -> int:
+        return zlib.crc32((chosen_by + item.nodeid).encode())
 
-    if rest := [item for item in items if not is_run(item)]:
-        config.hook.pytest_deselected(items=rest)
-        items[:] = [item for item in items if is_run(item)]
+    def test_of(item: pytest.Item) -> str:
+        return item.nodeid.partition("[")[0]
+
+    kept = items
+    if config.getoption("--one-row"):
+        one = {test_of(item): item for item in sorted(items, key=number)}
+        kept = [item for item in kept if not item.get_closest_marker("matrix") or one[test_of(item)] is item]
+    kept = [item for item in kept if number(item) % every == 0]
+    if rest := {*items}.difference(kept):
+        config.hook.pytest_deselected(items=list(rest))
+        items[:] = kept
+
+
+_traced_with: dict[str, str] = {}
+
+
+def _trace_anew() -> None:
+    """Drops what was traced with other settings of operations: a traced function does not know them."""
+    settings = {name: os.environ[name] for name in ("EAGLE_JAX_OPS", "EAGLE_JAX_ACTIVATIONS") if name in os.environ}
+    if settings != _traced_with:
+        jax.clear_caches()
+        if programs := sys.modules.get("eagle_jax.scheduling.programs"):
+            programs._programs.clear()
+        _traced_with.clear()
+        _traced_with.update(settings)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    _trace_anew()  # for what fixtures have set, and after tests that set something
+    return (yield)
+
+
+@pytest.fixture
+def set_operations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that sets environment variables of operations in the midst of a test."""
+
+    def set_variables(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        _trace_anew()
+
+    return set_variables
 
 
 @functools.cache
@@ -128,6 +170,7 @@ def room_for_programs() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _programs() -> Iterator[None]:
     _share_programs()
+    _trace_anew()  # before engines that a module's tests share are warmed up
     yield
     if _is_full():
         jax.clear_caches()

@@ -58,7 +58,7 @@ def answer(model: pathlib.Path, caches: pathlib.Path) -> Seen:
     return Seen(*json.loads(shown.stdout))
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_next_process_compiles_nothing(model, tmp_path):
     first = answer(model, tmp_path / "caches")
     assert not first.by_import, "an import writes nothing"

@@ -37,6 +37,7 @@ def test_auto_takes_all_devices_and_as_many_along_model_as_fit():
     assert parse("model: 2") == {"data": 1, "model": 2}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("more", [{}, {"qkv_bias": True}, {"qk_norm": True, "tied": True}, {"experts": 2}])
 def test_published_sizes_count_what_their_configs_make(more):
     sizes = TargetSizes(layers=8, hidden=16, intermediate=12, heads=4, kv_heads=2, vocab=32, head_dim=4, **more)

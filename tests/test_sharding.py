@@ -128,6 +128,7 @@ def folders(pair, tmp_path_factory):
     return root / "target", root / "head"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("method, mesh", [("plain", "data:2"), ("eagle1", "model:2"), ("eagle3", "data:2,model:2")])
 def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, mesh):
     target, head = pair
@@ -161,7 +162,7 @@ def test_same_text_on_several_devices_and_little_travels(pair, plainly, method, 
     assert loop.memory_analysis().alias_size_in_bytes >= held // sharding.mesh.size
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 # weights of their own; a table per request
 @pytest.mark.parametrize("kind", ["hydra", "dflash", "dspark", "dflash2", "peagle", "token-recycling"])
 def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, kind):
@@ -178,6 +179,7 @@ def test_other_drafters_give_the_same_text_on_several_devices(pair, plainly, kin
     assert not [shape for _, shape in collectives(loop) if SLOTS in shape]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("quantize", [None, "int8"])
 def test_a_mixture_of_experts_sums_once_behind_its_experts(quantize):
     target = LM.init(MIXTURE, jax.random.key(0))
@@ -191,6 +193,7 @@ def test_a_mixture_of_experts_sums_once_behind_its_experts(quantize):
     assert len(hidden) == 3 and all(np.prod(shape) == ROWS // 2 * CONFIG.hidden_size for shape in hidden)
 
 
+@pytest.mark.proof
 def test_loaded_over_a_mesh_it_is_the_same_model(folders):
     """Four kv-head copies for a target with two, a batch of three, streams, and no program compiled twice."""
     alone, spread = (eagle_jax.load(*folders, mesh=mesh) for mesh in (None, "data:1,model:4"))

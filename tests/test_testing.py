@@ -47,6 +47,7 @@ def test_strength_sets_how_much_the_text_before_counts():
     assert changes[0] == 0.0 < changes[1] < changes[2]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("change", [{"vocab_size": 100}, {"num_hidden_layers": 1}, {"tie_word_embeddings": True}])
 def test_any_configuration_will_do(change):
     config = dataclasses.replace(TINY, **change)

@@ -138,6 +138,7 @@ def test_calls_of_families(name):
     assert read(FORMATS[name], [text], parallel=False) == (content, calls[:1])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", WRITTEN)
 def test_families_calls_that_are_cut_or_of_no_function(name):
     """Nothing is lost: what is not read as calls is the text as it is."""

@@ -105,6 +105,7 @@ def test_each_function_has_definitions_of_its_own_and_errors_name_its_place():
         schema_automaton(json.dumps(form))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("format", ["hermes", "mistral"])
 def test_calls_that_are_too_large_are_named_by_their_place(format):
     dates = {"type": "array", "minItems": 1000, "items": {"type": "string", "format": "date-time"}}

@@ -83,7 +83,7 @@ def test_links_between_pages_lead_somewhere():
             assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_readmes_first_example_runs():
     """In a process of its own: the suite compiles fast and runs slowly, and this one runs for a while. Where the model
     was never downloaded, the shipped pair takes its place.

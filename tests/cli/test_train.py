@@ -104,7 +104,7 @@ def test_what_stops_a_run_is_one_sentence(fake, run, settings):
     assert run("train", "none.yaml").stderr == "eagle-jax: none.yaml: no such file or directory\n"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_documented_settings_train_a_head_that_decodes(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     target, _ = synthetic_pair(dataclasses.replace(TINY, vocab_size=2048))

@@ -119,6 +119,7 @@ POLICIES = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_trees_tell_what_each_guess_was_given_and_what_its_path_is_worth(policy):
     """Random scores by depth; a table that doubts what the drafter is sure of."""

@@ -265,17 +265,11 @@ def plain(how: str, backend: str) -> tuple[list[list[int]], int]:
     return decoded(Plain(), how)
 
 
-traced_for: list[str] = []
-
-
 @pytest.fixture(params=["cpu", "xla"])
 def backend(request, monkeypatch, room_for_programs) -> str:
     if request.param == "cpu" and cpu_backend() is None:
         pytest.skip("the CPU backend is not used")
     monkeypatch.setenv(VARIABLE, request.param)
-    if traced_for != [request.param]:  # what is traced has its backend in it, but does not know it by that
-        jax.clear_caches()
-        traced_for[:] = [request.param]
     return request.param
 
 
@@ -308,7 +302,7 @@ def rows(complete: bool) -> list[Any]:
     return [pytest.param(*row, id=f"{row[0]}, {row[1]}") for row in chosen]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("name, backend, hows", rows(complete=False), indirect=["backend"])
 def test_same_seed_same_text(name, backend, hows):
     same_text(name, backend, hows)

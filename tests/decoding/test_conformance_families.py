@@ -170,7 +170,7 @@ def plain(name: str, how: str, computed_by: str) -> tuple[list[list[int]], int]:
     return conformance.decoded(Plain(), how)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", ["cpu", "xla"], indirect=True)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("name", CONFIGS)
@@ -186,6 +186,7 @@ def test_same_seed_same_text(name: str, drafter: str, backend: str, monkeypatch:
         assert drafter != "eagle" or passes < 0.9 * without, "the drafter saved no passes: nothing was tested"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_facts_matter(name: str):
     """Negative control: as a plain Llama's layers would compute it, it would be another text."""
@@ -215,7 +216,7 @@ def loaded(name: str) -> LM:
 LOADED = ("qwen3_5", "deepseek_v3", "gpt_oss", "gemma4")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", ["xla"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "drafter"),

@@ -62,6 +62,7 @@ def p_value(settings: Settings, second_position: int) -> float:
     return float(scipy.stats.chisquare(counts[possible], expected[possible]).pvalue)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "seeds, samples",
     [(range(REQUESTS), [0] * REQUESTS), ([17] * REQUESTS, range(REQUESTS))],
@@ -71,6 +72,7 @@ def test_two_consecutive_tokens_follow_the_warped_softmax(seeds: Sequence[int], 
     assert p_value(rows(request_keys(seeds, samples), **SETTINGS), 101) > 0.01
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mistake", ["one noise for two positions", "temperature ignored", "top-p ignored"])
 def test_the_law_test_sees_wrong_samplers(mistake: str):
     ignored = {"temperature ignored": {"temperature": 1.0}, "top-p ignored": {"top_p": 1.0}}.get(mistake, {})

@@ -96,6 +96,7 @@ def ids_of(head: DFlash) -> list[int]:
     return list(range(TINY.vocab_size)) if head.vocabulary is None else list(PART)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chain_is_a_walk_from_left_to_right(kind: str, temperature: float):
@@ -117,6 +118,7 @@ def test_a_chain_is_a_walk_from_left_to_right(kind: str, temperature: float):
     assert not all(marginal), "the same chain as without the head that was tested"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["rnn", "gated, draft vocabulary", "selector", "selector, draft vocabulary"])
 def test_a_tree_has_the_likeliest_paths(kind: str):
     """Best first by the product of conditional probabilities, against all paths that there are."""
@@ -142,6 +144,7 @@ def test_a_tree_has_the_likeliest_paths(kind: str):
         assert set(found.values()) == set(expected)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", [CHAIN, DynamicTree.chain(5, 0.05), DynamicTree(9, 2, 3)], ids=str)
 @pytest.mark.parametrize("kind", ["vanilla", "gated, draft vocabulary"])
 def test_a_path_ends_before_the_first_doubtful_node(kind: str, policy: TreePolicy):
@@ -182,6 +185,7 @@ def test_a_confidence_of_slots_alone():
     assert 0 < kept.sum() < kept.size
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("form", "allowed", "policy"), [("[0-Z]*", range(8, 51), DynamicTree(9, 2, 4)), ("Q*", range(41, 42), CHAIN)]
 )

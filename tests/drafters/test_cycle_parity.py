@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parity
 SLOTS, CHUNK = 64, 16
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("case", CYCLES, ids=str)
 def test_trees_and_accepted_paths_are_the_published_ones(case: Case, source: str):

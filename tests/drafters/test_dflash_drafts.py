@@ -42,6 +42,7 @@ FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("policy", "flags"),
     [(CHAIN, "plain"), (DynamicTree(9, 2, 3), "plain"), (CHAIN, "dspark"), (DynamicTree(9, 2, 3), "dflash 2")],
@@ -68,6 +69,7 @@ def propose(drafter: DFlashDrafter, draft: Any, view: View) -> Tree:
     return drafter.propose(TARGET, draft, view, mode)[0]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("trimmed", [False, True], ids=["whole vocabulary", "a part of it"])
 def test_a_chain_is_the_best_token_of_each_slot(temperature: float, trimmed: bool):
@@ -121,6 +123,7 @@ TREES = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", TREES, ids=str)
 def test_a_tree_over_ranks_is_the_one_over_the_vocabulary(policy: TreePolicy):
     """Ties, and a slot without a distribution, too."""

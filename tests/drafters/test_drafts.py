@@ -108,6 +108,7 @@ def slow_tree(policy: Any, state: DecodeState, view: View, temperature: float) -
     return policy.grow(view.root, stacked(roots)[:, 0], extend, roots)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", TREES)
 def test_the_tree_is_the_one_of_scores_computed_afresh(name, temperature, state):

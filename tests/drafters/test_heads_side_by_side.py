@@ -96,6 +96,7 @@ def slow_tree(head: Heads, policy: TreePolicy, view: View, temperature: float) -
     return policy.grow(view.root, scores(roots)[:, 0], extend, roots)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_drafts_are_the_best_of_each_paths_own_scores(kind: str):
     drafter = DRAFTERS[kind]

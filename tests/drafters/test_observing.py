@@ -16,6 +16,7 @@ from eagle_jax.testing import synthetic_head3, synthetic_pair
 TARGET, HEAD = synthetic_pair()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("head", [HEAD, synthetic_head3(TARGET, taps=(0, 1))], ids=["EAGLE-1", "EAGLE-3"])
 def test_a_chunk_of_the_prompt_needs_keys_and_values_alone(head):
     drafter = Eagle(head=head, policy=DynamicTree(4, 1, 2))

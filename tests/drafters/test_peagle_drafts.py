@@ -31,6 +31,7 @@ def head() -> Head3:
     return synthetic_peagle(TARGET)
 
 
+@pytest.mark.proof
 def test_the_state_is_a_fresh_prefills():
     """After any step, whatever was accepted, and whatever chunks the prompt came in: of mask rows nothing is kept."""
     drafter = PEagle(head=head(), policy=DynamicTree(9, 2, 3))
@@ -73,6 +74,7 @@ def part_of(head: Head3) -> Head3:
     return Head3(params=params, config=config, vocabulary=ids)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("trimmed", [False, True], ids=["whole vocabulary", "a part of it"])
 def test_a_chain_is_the_best_token_of_each_row(temperature: float, trimmed: bool):

@@ -83,6 +83,7 @@ def voted(text: list[int], size: int, drafter: SuffixDecoding) -> dict[tuple[int
     return {path: share for path, share in shares.items() if share >= drafter.least}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("reach, least", [(1.0, 0.1), (2.0, 0.4)])
 def test_suffix_decoding_takes_the_end_whose_places_agree_most(reach: float, least: float):
     drafter = SuffixDecoding(nodes=25, copied=6, places=4, reach=reach, least=least)

@@ -25,7 +25,7 @@ class Letters:
         return "".join(chr(64 + token) for token in ids)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_short_and_long_questions_have_the_published_tree():
     """More than a batch of short ones, and one long one: by rule they would have a smaller one, of two sizes."""
     config = dataclasses.replace(TINY, vocab_size=64, max_position_embeddings=300)

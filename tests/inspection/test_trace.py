@@ -71,6 +71,7 @@ def test_the_closest_draw_is_the_token_that_came():
         assert best == token != other and high >= low
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("drafter", ["eagle", "prompt-lookup", "lookahead", "token-recycling", "hybrid"])
 def test_parts_of_a_step(drafter: str):
     """Some drafters read what the target drew in their own tree, which is not there where drafting alone is timed."""

@@ -53,6 +53,7 @@ def text_of(record: dict) -> dict:
     return json.loads(json.dumps(record).replace("prompt 1", "the prompt"))
 
 
+@pytest.mark.proof
 def test_records_are_those_of_a_job(engine, tmp_path):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     with Job([tmp_path / "in.jsonl"], tmp_path / "out.jsonl", defaults=DEFAULTS, token_ids=True) as job:

@@ -72,6 +72,7 @@ def without(value, *names: str):
     return [without(item, *names) for item in value] if isinstance(value, list) else value
 
 
+@pytest.mark.proof
 def test_the_server_answers_the_same(written):
     engine = Engine(CALLER, rows=2, max_tokens=128, max_queue=8, prefix_cache_bytes=0, **DYNAMIC)
     try:

@@ -178,6 +178,7 @@ def test_options_that_depend_on_the_text(tmp_path):
     assert third["error"] == "presence_penalty=9; expected a number from -2 to 2, 0 is off"
 
 
+@pytest.mark.proof
 def test_a_malformed_line_among_thousands(tmp_path):
     """Bytes that are no text, and a line that nests too deeply; every other row is read as if they were not there."""
     good = [json.dumps({"id": i, "prompt": "a"}).encode() for i in range(3000)]
@@ -187,6 +188,7 @@ def test_a_malformed_line_among_thousands(tmp_path):
     assert [row.id for row in rows if not isinstance(row, RejectedRow)] == list(range(3000))
 
 
+@pytest.mark.proof
 def test_every_row_has_a_seed_of_its_own(tmp_path):
     questions = write(tmp_path / "same.jsonl", [{"prompt_ids": [5]}] * 4)
     defaults = Defaults(temperature=2.0, max_new_tokens=6)

@@ -83,6 +83,7 @@ def proposed(drafter: Any) -> jax.Array:
     return drafter.propose(TARGET, state, view, sampling.GREEDY)[0].tokens
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_draft_changes(kind: str, tmp_path: pathlib.Path):
     """With a window that is smaller than the text; one that is larger changes nothing."""
@@ -97,6 +98,7 @@ def test_the_draft_changes(kind: str, tmp_path: pathlib.Path):
     assert drafts[4] != drafts[None] == drafts.get(200, drafts[None])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["EAGLE-3", "P-EAGLE", "DFlash"])
 def test_the_text_does_not(kind: str, target: pathlib.Path, tmp_path: pathlib.Path):
     """With a window, and where it is as long as the longest that the head's config states, or longer: the rotary

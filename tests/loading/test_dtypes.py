@@ -16,6 +16,7 @@ from eagle_jax.loading import dtypes, load_model
 from eagle_jax.models import draft_head
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", jnp.bfloat16, None])
 def test_dtype(folders, dtype, monkeypatch):
     monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: False)
@@ -24,6 +25,7 @@ def test_dtype(folders, dtype, monkeypatch):
     assert model.target.dtype == model.head.dtype == expected
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("dtype", "draft_dtype", "expected"),
     [
@@ -46,10 +48,11 @@ def test_what_drafts_may_have_a_dtype_of_its_own(folders, dtype, draft_dtype, ex
         assert generate(model, asked("?"), drafter=drafter).text == SPELLED
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("dtype", "draft_dtype"), [("float32", "bfloat16"), ("bfloat16", "float32")])
-def test_two_dtypes_never_meet_by_chance(folders, dtype, draft_dtype, monkeypatch):
+def test_two_dtypes_never_meet_by_chance(folders, dtype, draft_dtype, monkeypatch, set_operations):
     """As on accelerators, where activations have the dtype of the weights: nothing is promoted unasked."""
-    monkeypatch.setenv("EAGLE_JAX_OPS", "xla")
+    set_operations(EAGLE_JAX_OPS="xla")
     for module in (ops, draft_head):
         monkeypatch.setattr(module, "activation_dtype", jnp.dtype)
     with jax.numpy_dtype_promotion("strict"):

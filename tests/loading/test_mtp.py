@@ -45,6 +45,7 @@ def add_layer(folder: pathlib.Path, name: str) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", NAMES)
 def test_loads_and_drafts(name: str, tmp_path: pathlib.Path):
     """With `head="mtp"` and with the target's folder; in a chain and in a tree the text is that of plain decoding."""
@@ -142,6 +143,7 @@ def test_a_plan_counts_the_layer(tmp_path: pathlib.Path):
     assert with_layer.head > 0 and with_layer.cache > alone.cache and with_layer.target == alone.target
 
 
+@pytest.mark.proof
 def test_on_several_devices(tmp_path: pathlib.Path):
     """More devices along `model` than kv heads: keys and values are repeated, in target and layer."""
     write(tmp_path, "qwen3_5_moe_text")
@@ -154,6 +156,7 @@ def test_on_several_devices(tmp_path: pathlib.Path):
     assert experts.sharding.shard_shape(experts.shape)[1] == experts.shape[1] // 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["qwen3_5_text", "deepseek_v3"])
 def test_a_quantized_folder_says_that_the_layer_stays_in_floats(name: str, tmp_path: pathlib.Path):
     """Loaders of compressed-tensors expect packed weights of every linear map that `ignore` does not name."""

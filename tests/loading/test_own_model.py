@@ -28,6 +28,7 @@ def page() -> dict[str, Any]:
     return names
 
 
+@pytest.mark.proof
 def test_it_is_a_target_as_ours_is(page: dict[str, Any]):
     assert isinstance(page["target"], Target) and not isinstance(page["target"], LM)
     assert not isinstance(object(), Target)

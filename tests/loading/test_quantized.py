@@ -39,6 +39,7 @@ def bits_of(model) -> set[int]:
     return {leaf.bits for _, leaf in flat(for_files(model.params)) if isinstance(leaf, QuantArray)}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("quantize, meshes", [("int8", ["data:1,model:4"]), ("int4/int4", [])])
 def test_speculative_text_is_the_plain_text_of_the_same_rounded_target(folders, quantize, meshes):
     alone = eagle_jax.load(*folders, quantize=quantize)
@@ -68,7 +69,7 @@ def test_target_and_head_are_rounded_on_their_own(folders):
     assert bits_of(head) == {4}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_what_drafts_may_be_rounded_alone_and_every_text_stays(folders):
     whole = eagle_jax.load(*folders, draft=folders[0])
     model = eagle_jax.load(*folders, draft=folders[0], quantize="draft:int4")

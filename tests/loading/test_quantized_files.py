@@ -32,6 +32,7 @@ def stored(model: Model) -> dict:
     return dict(flat(for_files(model.target.params)))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_dtype_is_that_of_the_floats_and_numbers_stay(path, dtype):
     model = eagle_jax.load(path, dtype=dtype)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.decode.loading_memory import memory_of
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_the_most_memory_while_loading():
     most, loaded = memory_of("AWQ", 6)

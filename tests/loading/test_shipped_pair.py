@@ -19,7 +19,7 @@ def pair() -> eagle_jax.Model:
     return eagle_jax.load(dtype="float32")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_same_seed_same_text_on_the_shipped_pair(pair, temperature):
     def answers(drafter, tree, model=pair):

@@ -55,6 +55,7 @@ def texts(model: Model, **options) -> list[list[int]]:
     return [result.token_ids for result in eagle_jax.generate(model, PROMPTS, **ASKED | options)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mesh", [None, "data:2,model:2"])
 def test_texts_are_the_new_weights_and_nothing_is_compiled(mesh):
     (old_target, old_head), (target, head) = pair(0), pair(1)

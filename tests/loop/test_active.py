@@ -41,7 +41,7 @@ def test_it_ends_when_enough_of_them_are_done():
     assert int(state.length[1]) == int(state.length[3]) - len(PROMPTS[3]) + len(PROMPTS[1])
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_state_is_that_of_a_fresh_prefill_whoever_took_part():
     """With drafts and without, and with few nodes for both: a head that was paused knows the text as if it had drafted
     all the time.
@@ -70,6 +70,7 @@ def test_the_state_is_that_of_a_fresh_prefill_whoever_took_part():
     np.testing.assert_allclose(fresh.draft.state.guess, state.draft.state.guess, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["eagle3", "draft model"])
 def test_nothing_to_read_changes_nothing_that_is_read(name):
     """The slot of the root included, which a draft model has beyond the committed tokens."""

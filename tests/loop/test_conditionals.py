@@ -74,11 +74,13 @@ def count(drafter: str, mode: str, of: Sampling) -> int | None:
     return conditionals(traced.compile().as_text())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("drafter", "mode"), [*((one, "greedy") for one in DRAFTERS), *(("eagle", m) for m in MODES)])
 def test_a_step_for_certain_requests_has_no_conditionals(drafter: str, mode: str):
     assert count(drafter, mode, MODES[mode]) == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("mode", "expected"), [("greedy", 10), ("structured", 17)])
 def test_a_step_for_any_request_skips_what_nobody_asks_for(mode: str, expected: int):
     """One for noise, one for the likeliest tokens, two for top-k and top-p of the draws and of each of three drafted
@@ -87,6 +89,7 @@ def test_a_step_for_any_request_skips_what_nobody_asks_for(mode: str, expected: 
     assert count("eagle", mode, ANY) == expected
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [name for name in MODES if name != "structured"])
 def test_tokens_are_the_same_in_either_program(name: str):
     drafter = "eagle"

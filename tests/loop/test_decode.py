@@ -61,7 +61,7 @@ def decode(drafter, prompts, until=10**6, **asked) -> tuple[DecodeState, list[li
     return state, [text[row, len(p) : length[row] + 1].tolist() for row, p in enumerate(prompts)]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", SAMPLING)
 def test_a_row_does_not_depend_on_its_batch(how):
     temperature, top_p = SAMPLING[how]
@@ -85,7 +85,7 @@ def test_coupling_raises_acceptance():
     assert lengths["eagle2"] > 1.1 * lengths["uncoupled"], lengths
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("nodes", [None, 6])  # of all trees together that are read
 @pytest.mark.parametrize("name", ["eagle1", "eagle2", "eagle3", "draft model"])
 def test_state_equals_a_fresh_prefill_of_the_committed_text(name, nodes):
@@ -115,6 +115,7 @@ def assert_same_rows(expected, got, length):
             np.testing.assert_allclose(a[row, :, :used], b[row, :, :used], atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["eagle1", "eagle2", "chain"])
 def test_stops_at_the_first_of_several_stop_tokens(name):
     _, plain = decode(Plain(), PROMPTS)
@@ -168,6 +169,7 @@ def test_no_retrace_within_a_bucket():
     assert (compiled_prefill()._cache_size(), compiled_advance()._cache_size()) == compiled
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["plain", "eagle1", "eagle2"])
 def test_the_loop_holds_no_copy_of_a_cache(name, fused):
     """One cache array more than needed shows as a `copy` of its shape in the compiled loop, and in the temporaries."""
@@ -201,6 +203,7 @@ def test_gpus_are_asked_for_what_their_xla_has(monkeypatch):
     assert workarounds._supported_option("xla_gpu_enable_triton_gemm") == {"xla_gpu_enable_triton_gemm": True}
 
 
+@pytest.mark.proof
 def test_the_state_is_rebuilt_whole():
     """A field added to the state must be carried by `step` too."""
     request, tokens, mode = ask(PROMPTS[:1])

@@ -34,7 +34,7 @@ HEAD = Head.init(EagleConfig(layers=dataclasses.replace(PLAIN, num_hidden_layers
 PROMPTS, NEW = [[3, 1, 4, 1, 5], [9, 2]], 16
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("family", FAMILIES)
 def test_same_seed_same_text(family: str):
     config = dataclasses.replace(PLAIN, **FAMILIES[family])

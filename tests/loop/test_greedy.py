@@ -24,6 +24,7 @@ def test_they_are_those_of_all_rows_at_once(monkeypatch, rows):
     assert (f"21,{target.config.vocab_size}]" in made) == (rows >= 21), "the logits of all rows"
 
 
+@pytest.mark.proof
 def test_texts_are_the_same(monkeypatch):
     expected = generate(SPELLER, [asked("?"), asked("two")], max_new_tokens=12, drafter="eagle", tree=(6, 3, 2))
     asked_for = []

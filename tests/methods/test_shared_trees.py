@@ -37,7 +37,6 @@ def test_over_several_devices_nothing_is_shared(on_an_accelerator):
     assert isinstance(choose(placed, "auto", "auto").for_batch(64), Calibrated)
 
 
-@pytest.mark.slow
 def test_texts_are_those_without(on_an_accelerator, monkeypatch):
     monkeypatch.setattr(choices, "ON_ACCELERATORS", ON_ACCELERATORS._replace(max_batch_nodes=24))
     model = load("toy")

@@ -57,6 +57,7 @@ def assert_alike(found: list[dict[int, float]], expected: list[dict[int, float]]
         np.testing.assert_allclose([one[key] for key in other], list(other.values()), atol=3e-5 * scale)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", MODES)
 def test_what_follows_each_token_of_a_path(mode: str):
     head = head_with(**MODES[mode])
@@ -68,6 +69,7 @@ def test_what_follows_each_token_of_a_path(mode: str):
         assert_alike(along(head, block, path), by_hand(head, out, logits, path))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", MODES)
 def test_the_token_before_matters(mode: str):
     """All of it would pass with a head that is never read: another token before gives other logits."""

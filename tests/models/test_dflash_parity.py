@@ -165,6 +165,7 @@ def out_by_hand(head: DFlash) -> np.ndarray:
     return out if c.sample_from_anchor else out[1:]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", MODES)
 def test_one_block_by_hand(mode: str):
     head = head_with(**MODES[mode])
@@ -173,18 +174,21 @@ def test_one_block_by_hand(mode: str):
     np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("bidirectional", "draft vocabulary")])
 def test_every_option_changes_the_draft(mode: str):
     plain, changed = drafted(head_with()), drafted(head_with(**MODES[mode]))
     assert np.abs(plain - changed[: len(plain)]).max() > 1e-3 * np.abs(plain).max()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tree_that_is_less_deep_reads_the_same_slots(mode: str):
     head = head_with(**MODES[mode])
     np.testing.assert_allclose(drafted(head, depth=2), drafted(head)[:2], atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "yarn"])
 def test_blocks_over_a_text_are_those_of_decoding(mode: str):
     """Many anchors in one pass: each sees what lies before it, and nothing of the other blocks."""

@@ -124,6 +124,7 @@ def test_ids_that_are_no_draft_vocabulary_are_refused(ids):
         head.trimmed(target, np.array(ids, int))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 @pytest.mark.parametrize("laid_out", [False, True], ids=["as stored", "laid out"])

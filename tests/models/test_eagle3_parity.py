@@ -25,6 +25,7 @@ pytestmark = pytest.mark.parity
 TOLERANCE = 1e-4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("case", HEADS3, ids=str)
 def test_logits_and_drafts(case: Case, source: str):

@@ -50,6 +50,7 @@ def test_true_features(head: Head, case: Case, source: str):
     np.testing.assert_allclose(got, answers(case, source)["whole"], rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.matrix
 def test_own_guesses_after_rows_of_different_lengths(head: Head, case: Case, source: str):
     got = jax.jit(drafted)(head, *_inputs(case))
     np.testing.assert_allclose(got, answers(case, source)["drafted"], rtol=0, atol=TOLERANCE)

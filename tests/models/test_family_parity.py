@@ -66,6 +66,7 @@ def test_every_family_is_compared():
     assert {case.entries["model_type"] for case in FAMILIES.values()} | OLD == ROWS.keys()
 
 
+@pytest.mark.matrix
 @pytest.mark.parity
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", FAMILIES)
@@ -74,7 +75,7 @@ def test_logits(name: str, source: str):
         np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parity
 @pytest.mark.parametrize("name, fact", LEFT_OUT, ids=lambda part: part)
 def test_no_fact_can_be_left_out(name: str, fact: str):
@@ -121,7 +122,7 @@ class Known(Drafter):
         return Tree(tokens=tokens, parent=parent, valid=jnp.ones_like(tokens, bool)), ()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parity
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", FAMILIES)

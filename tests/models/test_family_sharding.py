@@ -21,7 +21,7 @@ NAMES += ("gemma4_text", "gemma4_text with experts")
 MESHES = ("data:2,model:2", "model:4")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_one_device(name: str, mesh: str, tmp_path: pathlib.Path):

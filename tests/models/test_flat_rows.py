@@ -15,7 +15,6 @@ from eagle_jax.models import layout
 from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import quantize_params, scheme_of
-from eagle_jax.ops import VARIABLE
 from eagle_jax.testing import TINY, cpu_backend
 
 CONFIG = dataclasses.replace(
@@ -79,9 +78,8 @@ def both(lm: LM, tree: Tree, cache: Cache, size: int):
     return parts(PaddedNodes(), apart), parts(rows, together), together
 
 
-def computed(name: str, backend: str, monkeypatch, rows: str = "padding", tree: Tree | None = None):
-    monkeypatch.setenv(VARIABLE, backend)
-    jax.clear_caches()
+def computed(name: str, backend: str, set_operations, rows: str = "padding", tree: Tree | None = None):
+    set_operations(EAGLE_JAX_OPS=backend)
     config, scheme = TARGETS[name]
     lm = LM.init(config, jax.random.key(0))
     stored = lm.params if scheme is None else quantize_params(lm.params, scheme_of(scheme))
@@ -94,31 +92,33 @@ def computed(name: str, backend: str, monkeypatch, rows: str = "padding", tree: 
 CASES = [*((name, "padding") for name in TARGETS), *((name, rows) for name in ("float32", "int8") for rows in ROWS)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name, rows", dict.fromkeys(CASES))
-def test_the_cpu_backend_gives_the_same_bits(name, rows, monkeypatch):
+def test_the_cpu_backend_gives_the_same_bits(name, rows, set_operations):
     if cpu_backend() is None:
         pytest.skip("the CPU backend is not used")
-    (apart, together, output), valid = computed(name, "cpu", monkeypatch, rows)
+    (apart, together, output), valid = computed(name, "cpu", set_operations, rows)
     for one, other in zip(apart, together, strict=True):
         np.testing.assert_array_equal(np.asarray(one)[valid], np.asarray(other)[valid])
     assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name, rows", dict.fromkeys(CASES))
-def test_xla_gives_the_same(name, rows, monkeypatch):
-    (apart, together, output), valid = computed(name, "xla", monkeypatch, rows)
+def test_xla_gives_the_same(name, rows, set_operations):
+    (apart, together, output), valid = computed(name, "xla", set_operations, rows)
     for one, other in zip(apart, together, strict=True):
         np.testing.assert_allclose(np.asarray(one)[valid], np.asarray(other)[valid], rtol=1e-4, atol=1e-5)
     assert np.isfinite(np.asarray(output.hidden)).all(), "padding is finite"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
 @pytest.mark.parametrize("name", ["float32", "a window"])
-def test_a_request_that_is_nan_spoils_no_other(name, backend, monkeypatch):
+def test_a_request_that_is_nan_spoils_no_other(name, backend, set_operations):
     if backend == "cpu" and cpu_backend() is None:
         pytest.skip("the CPU backend is not used")
-    monkeypatch.setenv(VARIABLE, backend)
-    jax.clear_caches()
+    set_operations(EAGLE_JAX_OPS=backend)
     config, _ = TARGETS[name]
     lm = LM.init(config, jax.random.key(0))
     params = lm.params | {"embed_tokens": {"embedding": lm.params["embed_tokens"]["embedding"].at[60].set(jnp.nan)}}
@@ -134,10 +134,10 @@ def test_a_request_that_is_nan_spoils_no_other(name, backend, monkeypatch):
     assert np.isnan(np.asarray(together[0])[1, 0]).any()
 
 
-def test_what_a_node_gets_hangs_on_its_request(monkeypatch):
+def test_what_a_node_gets_hangs_on_its_request(set_operations):
     """The comparison above sees it if a request's cache, or the nodes above a node, are another's."""
     tree = trees(ROWS["padding"][0])
-    (apart, _, _), valid = computed("float32", "xla", monkeypatch)
+    (apart, _, _), valid = computed("float32", "xla", set_operations)
     other = dataclasses.replace(tree, tokens=jnp.roll(tree.tokens, 1, axis=0))
-    (_, changed, _), _ = computed("float32", "xla", monkeypatch, tree=other)
+    (_, changed, _), _ = computed("float32", "xla", set_operations, tree=other)
     assert not np.allclose(np.asarray(apart[0])[valid], np.asarray(changed[0])[valid], atol=1e-2)

@@ -165,6 +165,7 @@ def pass_by_hand(head: Head3) -> np.ndarray:
     return logits(head, by_hand(head, *rows)[-count - 1 :])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", MODES)
 def test_one_pass_by_hand(mode: str):
     """And every option changes it, but the norm of the output, which only a next step would read."""

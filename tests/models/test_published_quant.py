@@ -50,13 +50,12 @@ def test_a_product_through_xla_is_that_of_the_values(kind, transposed, monkeypat
     np.testing.assert_allclose(jax.jit(ops.matmul)(x, weight_held), x @ dense(weight).T, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.matrix
 @KINDS
 @pytest.mark.parametrize("backend", ["cpu", "xla"])
-def test_a_target_of_such_weights_computes_what_its_floats_do(kind, backend, monkeypatch):
+def test_a_target_of_such_weights_computes_what_its_floats_do(kind, backend, set_operations):
     """In the layout for decoding and through files' form again; rows are rounded to 16 bits by the CPU backend."""
-    monkeypatch.setenv(ops.VARIABLE, backend)
-    monkeypatch.setenv("EAGLE_JAX_ACTIVATIONS", "int16")
-    jax.clear_caches()
+    set_operations(EAGLE_JAX_OPS=backend, EAGLE_JAX_ACTIVATIONS="int16")
     stored = quantized_target(kind)
     floats = LM(params=dense_params(stored.params), config=CONFIG)
     laid = LM(params=layout.for_decoding(jax.tree.map(lambda x: x, stored.params), CONFIG.head_dim), config=CONFIG)

@@ -39,6 +39,7 @@ def rounded(shape: tuple[int, ...], group: int, key: jax.Array, scales: Any = jn
     return dataclasses.replace(made, codes=made.codes.astype(jnp.int4), scales=made.scales.astype(scales))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("count", [1, 17, 60, 70])
 @pytest.mark.parametrize(("shape", "group"), SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("scales", [jnp.bfloat16, jnp.float32], ids=["bfloat16 scales", "float32 scales"])

@@ -32,7 +32,7 @@ def decoded() -> DecodeState:
     request = params_of(LENGTHS, NEW, temperature=[0.0, 0.8, 1.0])
     given = TARGET, Eagle(head=HEAD, policy=DynamicTree(3, 1, 2)), request
     mode = Sampling(sampled=True, filtered=False)
-    jax.clear_caches()
+    jax.clear_caches()  # of attention in other blocks
     state = compiled_prefill()(*given, jnp.asarray(tokens), mode=mode, slots=SLOTS, chunk=64, logprobs=False)
     return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
 
@@ -55,7 +55,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
-@pytest.mark.slow
 def test_same_text(monkeypatch: pytest.MonkeyPatch):
     got, ran = {}, watched(monkeypatch)
     for name, backend, block in (("whole", "xla", SLOTS), ("blocks", "xla", 64), ("kernel", "tree_attention:tpu", 64)):

@@ -66,6 +66,7 @@ CASES: dict[str, Processing] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_as_defined_and_with_any_drafter(name: str):
     options = CASES[name]
@@ -78,6 +79,7 @@ def test_as_defined_and_with_any_drafter(name: str):
         assert result.finish_reason == ("stop" if len(expected) < NEW else "length")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_batch_in_which_everyone_asks_for_something_else(temperature: float):
     alone = [
@@ -139,7 +141,7 @@ def test_an_engine_takes_them_beside_others_without_compiling():
     with api.Engine(RANDOM, rows=2, max_tokens=50, tree=(8, 2, 2)) as engine:
         tickets = [engine.submit(PROMPT, max_new_tokens=NEW, **options) for options in CASES.values()]
         results = [ticket.result() for ticket in tickets]
-        with pytest.raises(ValueError, match="room for 8 beside"):
+        with pytest.raises(ValueError, match="room for 8 in addition"):
             engine.submit(PROMPT, max_new_tokens=NEW, stop_token_ids=list(range(9)))
     prompt = TOKENIZER(PROMPT)["input_ids"]
     for (name, options), result in zip(CASES.items(), results, strict=True):

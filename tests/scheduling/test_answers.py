@@ -73,7 +73,6 @@ def test_any_drafter_gives_the_same_answer(how):
         assert how == "none" or drafted.stats.steps < plain.stats.steps
 
 
-@pytest.mark.slow
 def test_the_batch_size_changes_nothing_and_answers_keep_their_order():
     alone = [generate(RANDOM, prompt, max_new_tokens=12, **SAMPLED) for prompt in PROMPTS]
     for batch_size in (1, 2, 8):

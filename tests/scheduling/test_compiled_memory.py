@@ -20,7 +20,7 @@ from eagle_jax.inspection import plan
 from eagle_jax.loop.decode import advance, compiled_advance
 from eagle_jax.loop.prefill import init_prefill, prefill, read_prompts
 from eagle_jax.loop.state import BatchParams
-from eagle_jax.ops import VARIABLE, attention_parts
+from eagle_jax.ops import attention_parts
 from eagle_jax.testing import TINY, synthetic_pair
 from eagle_jax.workarounds import loop_options
 
@@ -54,6 +54,7 @@ def test_the_shipped_pair(fused):
     assert 0 <= on_top(compiled_advance(), given, fused) < 0.15
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_copied_cache_would_show(copied: bool, fused):
     target, head = synthetic_pair(dataclasses.replace(TINY, head_dim=64))
@@ -62,10 +63,11 @@ def test_a_copied_cache_would_show(copied: bool, fused):
     assert (on_top(copying if copied else compiled_advance(), given, fused) > 0.15) == copied
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("in_parts", [True, False])
-def test_prompts_are_read_with_few_scores(in_parts: bool, fused, monkeypatch):
+def test_prompts_are_read_with_few_scores(in_parts: bool, fused, monkeypatch, set_operations):
     """Eight chunks of 64 tokens over 65,536 slots have 537 MB of float32 scores."""
-    monkeypatch.setenv(VARIABLE, "xla")
+    set_operations(EAGLE_JAX_OPS="xla")
     if not in_parts:
         monkeypatch.setattr(attention_parts, "MAX_SCORE_BYTES", 2**40)
     jax.clear_caches()  # layers that were traced with another bound

@@ -49,6 +49,7 @@ def eagle(name: str) -> Eagle:
     return Eagle(head=model(name).head, policy=prefix.TREE)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_state_at_the_end_of_a_chunk_is_kept(name: str):
     batch, prefixes = prefix.batch_of(eagle(name), model(name)), PrefixCache(prefix.PLENTY)
@@ -101,6 +102,7 @@ def test_blocks_take_less_than_with_all_states(monkeypatch):
     assert taken[0] < 0.55 * taken[1]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_engine_answers_as_generate_does(name: str):
     """Six prompts over two rows, two of them with a prefix that was read; each row has several requests in turn."""

@@ -44,6 +44,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Sampling]:
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_greedy_answer_is_the_same_whoever_joins(
     other: dict[str, object], taken: list[Sampling], monkeypatch: pytest.MonkeyPatch

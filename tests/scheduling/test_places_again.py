@@ -2,12 +2,11 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import pytest
 from speller import DYNAMIC, RANDOM, SCRIPT, SPELLER, asked
 
-from eagle_jax import api, ops
+from eagle_jax import api
 from eagle_jax.models.lm import LM
 from eagle_jax.scheduling import insert
 
@@ -21,11 +20,11 @@ def spoiled() -> api.Model:
     return dataclasses.replace(SPELLER, target=target)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend, trees", [("cpu", "drafted"), ("xla", "plain"), ("xla", "drafted")])
-def test_what_a_failed_request_left_behind_spoils_no_other(trees, backend, monkeypatch):
-    monkeypatch.setenv(ops.VARIABLE, backend)
+def test_what_a_failed_request_left_behind_spoils_no_other(trees, backend, monkeypatch, set_operations):
+    set_operations(EAGLE_JAX_OPS=backend)
     monkeypatch.setattr(insert, "BLOCK", 1)
-    jax.clear_caches()
     model, other = spoiled(), [SCRIPT[10]]
     expected = api.generate(model, other, max_new_tokens=4, **TREES[trees]).token_ids
     with api.Engine(model, rows=1, max_tokens=64, **TREES[trees]) as engine:
@@ -34,6 +33,7 @@ def test_what_a_failed_request_left_behind_spoils_no_other(trees, backend, monke
             assert engine.submit(other, max_new_tokens=4).result().token_ids == expected
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("trees", TREES)
 def test_short_prompts_after_long_ones(trees, monkeypatch):
     """Caches are copied in blocks as far as the prompt goes; the last block ends where the caches do."""

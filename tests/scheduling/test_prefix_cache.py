@@ -102,7 +102,7 @@ def assert_same(one: Any, other: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_ten_turns_are_answered_as_without_it_and_read_once(name):
     texts = {}

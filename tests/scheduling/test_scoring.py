@@ -68,6 +68,7 @@ def test_long_prompts_chunk_by_chunk(monkeypatch):
     np.testing.assert_allclose(scored[0].logprobs[1:], expected, **CLOSE)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mesh", ["data:2", "model:2", "data:2,model:2"])
 def test_on_several_devices(mesh):
     assert isinstance(RANDOM.target.config, LlamaConfig)

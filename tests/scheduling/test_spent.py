@@ -27,6 +27,7 @@ def test_a_stop_string_cuts_the_last_step():
     assert spent.steps == result.stats.steps and spent.tokens == sum(result.stats.accepted_lengths)
 
 
+@pytest.mark.proof
 def test_an_engine_that_tries_several_sizes_tells_all_of_them():
     with Engine(RANDOM, rows=2, max_tokens=128, steps=1) as engine:
         sizes = {drafter.shape.nodes for rows, drafter in engine.by_load.entries if rows == 1}

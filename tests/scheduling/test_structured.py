@@ -60,6 +60,7 @@ def reference(automaton: ByteAutomaton) -> list[int]:
     return text[len(prompt) :]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", OVER_BYTES)
 def test_as_defined_and_with_any_drafter(name: str):
     expected = reference(OVER_BYTES[name]())
@@ -69,6 +70,7 @@ def test_as_defined_and_with_any_drafter(name: str):
     assert expected != generate(STOPPING, PROMPT, max_new_tokens=NEW, drafter="none").token_ids
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_batch_in_which_everyone_asks_for_something_else(temperature: float):
     cases = [{}, *CASES.values()]
@@ -92,6 +94,7 @@ def test_a_batch_in_which_everyone_asks_for_something_else(temperature: float):
         assert [result.token_ids for result in together] == [result.token_ids for result in alone]
 
 
+@pytest.mark.proof
 def test_every_answer_to_a_random_schema_is_valid():
     rng, complete, steps, tokens = random.Random(4), 0, 0, 0
     checker = jsonschema.Draft202012Validator
@@ -123,6 +126,7 @@ def test_form_between_texts_one_of_which_is_a_special_token():
     assert result.token_ids[-2] == TOKENIZER.convert_tokens_to_ids("<|user|>")
 
 
+@pytest.mark.proof
 def test_streams_and_engines():
     expected = {name: generate(STOPPING, PROMPT, max_new_tokens=NEW, **DYNAMIC, **case) for name, case in CASES.items()}
     for name, case in CASES.items():

@@ -42,6 +42,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
     compiler.goes_on.set()
 
 
+@pytest.mark.proof
 def test_other_requests_go_on_while_a_program_for_a_large_form_is_compiled(compiler: Compiler):
     with Engine(SPELLER, **ROOM) as engine:
         large = engine.submit(asked("?"), **LARGE)
@@ -73,6 +74,7 @@ def test_a_program_that_cannot_be_compiled_costs_its_own_request(compiler: Compi
         assert engine.submit(asked("?"), **LARGE).result(60.0).text == "abcd"
 
 
+@pytest.mark.proof
 def test_more_forms_at_a_time_than_one_program_takes():
     with Engine(SPELLER, **ROOM | {"rows": 6}) as engine:
         tickets = [engine.submit(asked("?"), choices=["abc" + "x" * i]) for i in range(6)]
@@ -80,6 +82,7 @@ def test_more_forms_at_a_time_than_one_program_takes():
         assert [ticket.result().stats.compile_seconds for ticket in tickets] == [0.0] * 6
 
 
+@pytest.mark.proof
 def test_over_a_mesh():
     sharding = sharding_of("model:2", SPELLER.target.config)
     model = SPELLER.__class__(

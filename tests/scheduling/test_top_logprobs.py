@@ -12,6 +12,7 @@ from eagle_jax.api import generate
 PROMPT = TOKENIZER("one, two")["input_ids"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "seed": 3}, {"repetition_penalty": 1.5}])
 def test_they_are_the_targets_own(how):
     result = generate(RANDOM, PROMPT, max_new_tokens=12, top_logprobs=5, drafter="none", **how)
@@ -24,6 +25,7 @@ def test_they_are_the_targets_own(how):
         assert dict(place).get(token, logprob) == logprob, "the same number, where the token is among them"
 
 
+@pytest.mark.proof
 def test_any_drafter_in_any_batch():
     how = dict(max_new_tokens=12, temperature=[1.0, 0.7, 0.0], seed=[1, 2, 3], top_logprobs=[20, 0, 3])
     plain = generate(RANDOM, ["one", "two", "three"], drafter="none", **how)

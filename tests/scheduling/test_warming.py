@@ -14,7 +14,6 @@ EAGER = dataclasses.replace(RANDOM, stop_ids=tuple(range(STOPS)))
 STAYING = dataclasses.replace(RANDOM, stop_ids=(STOPS,) * STOPS)
 
 
-@pytest.mark.slow
 def test_afterwards_nothing_is_compiled():
     sizes = {"prompt_lengths": range(1, 6), "max_new_tokens": 8, "batch_size": 2}
     before = programs.compiled()
@@ -37,6 +36,7 @@ def test_afterwards_nothing_is_compiled():
     assert [(one.programs, one.seconds) for one in again] == [(0, 0.0)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("recorded", [{}, {"top_logprobs": 2}])
 def test_trees_and_what_is_recorded_are_warmed_up_too(recorded):
     [ready] = warm_up(EAGER, prompt_lengths=3, max_new_tokens=8, **recorded, **DYNAMIC)

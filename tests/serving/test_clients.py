@@ -87,6 +87,7 @@ def test_messages_as_clients_keep_them(served: Served):
     assert json.loads(told)["choices"][0]["message"]["content"] == SPELLED
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "options",
     [

@@ -41,6 +41,7 @@ def ask_for_endless_form(client: openai.OpenAI, how: dict, answers: list[tuple[i
         answers.append((error.status_code, time.monotonic()))
 
 
+@pytest.mark.proof
 def test_sigterm_finishes_what_is_under_way_and_refuses_what_is_new(target):
     command = [sys.executable, "-m", "eagle_jax", "serve", "--target", str(target), "--port", "0", "--slots", "2"]
     environment = {**os.environ, "EAGLE_JAX_API_KEY": "k"}

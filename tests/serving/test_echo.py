@@ -16,6 +16,7 @@ CLOSE = dict(atol=2e-5)
 HARNESS = dict(model="random", max_tokens=1, temperature=0, logprobs=1, seed=1234, echo=True)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("max_tokens", [0, 1, 5])
 def test_likelihoods_as_evaluation_harnesses_ask_for_them(client, max_tokens: int):
     prompts = [TOKENIZER(text)["input_ids"] for text in ("one, two", "three")]

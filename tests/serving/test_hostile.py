@@ -171,6 +171,7 @@ def test_connections_that_break_off(served, client):
     assert still_serves(client)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", ["closed", "half closed", "two requests"])
 def test_who_reads_nothing_is_cut_off_some_time_after_the_end(engines, monkeypatch, how):
     async def large(request: Request) -> Response:

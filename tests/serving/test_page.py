@@ -59,6 +59,7 @@ def refusal(served: Served, path: str, body: Any = None, **headers: str) -> tupl
         return error.code, json.load(error)["error"]["message"]
 
 
+@pytest.mark.proof
 def test_the_page_loads_nothing_from_elsewhere(served):
     with ask(served, "/", Authorization="") as page:
         text, headers = page.read().decode(), page.headers

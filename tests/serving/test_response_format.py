@@ -48,6 +48,7 @@ def test_a_stream_in_form(client: openai.OpenAI):
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == LIGHT
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("how", "option"),
     [

@@ -26,6 +26,7 @@ def test_errors_name_the_place_of_the_schema_that_a_user_wrote():
         schema_automaton(json.dumps(wrapped))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "schema",
     [

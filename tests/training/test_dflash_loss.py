@@ -27,6 +27,7 @@ ANSWER = np.stack([np.arange(12) >= 5, (np.arange(12) >= 2) & (np.arange(12) != 
 EVERY = dataclasses.replace(DFLASH, anchors=12)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("flags", [{}, {"causal_layers": (0, 1), "sample_from_anchor": True}, {"draft_vocab_size": 20}])
 def test_each_slot_is_measured_on_what_it_would_draft(flags: dict):
     target, _ = pair()
@@ -149,6 +150,7 @@ def test_the_heads_that_tie_tokens_together():
     assert (c.convolution, c.selector) == (ConvolutionConfig(3, 8), SelectorConfig(3, 4))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [

@@ -87,6 +87,7 @@ def published(path: tuple) -> str:
     return name.replace("layers_", "layers.")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("source", ("golden", "live"))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_dflash_loss_and_gradients(case: Case, source: str):

@@ -172,7 +172,6 @@ def test_a_target_with_one_other_matrix_is_another(layer, change):
     assert digest(dataclasses.replace(target, params=params), CONFIG) != digest(target, CONFIG)
 
 
-@pytest.mark.slow
 def test_a_run_with_files_is_one_without_but_for_the_rounding_of_sums(tmp_path):
     """With the target in every update, with files, and with files and a little more noise, which is another run."""
     losses, heads = [], []

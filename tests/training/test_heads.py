@@ -117,6 +117,7 @@ def test_taps_are_the_published_ones_or_those_asked_for():
         HeadConfig(method="eagle3", start="head", draft_vocab_size=3)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("settings", [{"method": "medusa"}, {"method": "hydra"}, {"method": "hydra", "prefix": True}])
 def test_heads_side_by_side_begin_by_saying_again_what_the_target_says(settings: dict, tmp_path):
     """Their blocks pass on the hidden state, or what the layer before them makes of it, to the target's own matrix."""

@@ -21,6 +21,7 @@ TOKENS = np.asarray(jax.random.randint(jax.random.key(5), (1, 10), 0, 29), np.in
 ANSWER = (np.arange(10) >= 3)[None]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("head", [medusa(), hydra()], ids=["medusa", "hydra"])
 def test_each_head_is_measured_on_what_it_would_draft(head: Medusa | Hydra):
     target, _ = pair()
@@ -60,6 +61,7 @@ def test_features_are_not_guessed():
         heads_loss(medusa(), target, *text, objective)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("head", [medusa(), hydra()], ids=["medusa", "hydra"])
 def test_updates_make_it_smaller(head: Medusa | Hydra):
     """Through the same update as EAGLE's heads, with kept and with recomputed values."""

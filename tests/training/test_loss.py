@@ -86,6 +86,7 @@ def latent_head() -> Head3:
     return dataclasses.replace(made, params=jax.tree.map(lambda p: p * 10 if p.ndim == 2 else p, made.params))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("make", [lambda: pair()[1], latent_head])
 def test_a_training_step_sees_what_a_drafting_step_sees(make):
     """Step 2 at slot 5 equals drafting two steps by hand behind true features 0 .. 3."""

@@ -65,6 +65,7 @@ def published(case: Case, path: tuple) -> str:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("source", ("golden", "live"))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_loss_and_gradients(case: Case, source: str):

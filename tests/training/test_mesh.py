@@ -50,7 +50,7 @@ def assert_same_head(here: pathlib.Path, there: pathlib.Path) -> None:
         np.testing.assert_allclose(value, other[name], atol=5e-3, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_four_devices_give_the_losses_of_one(tmp_path):
     """EAGLE-3 with a draft vocabulary, Muon, and updates of two passes."""
     alone, spread = tmp_path / "alone", tmp_path / "spread"
@@ -69,7 +69,7 @@ def alone(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_checkpoint_of_one_mesh_goes_on_on_another(alone, tmp_path):
     for mesh, enough, done in ((MESH, "1e-9", 1), ("null", "null", 4)):
         chosen = config(tmp_path, "steps=4", f"mesh={mesh}", f"max_minutes={enough}")

@@ -67,7 +67,7 @@ HEADS: dict[str, tuple[dict[str, Any], Objective]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", HEADS)
 def test_a_conversation_learnt_by_heart_is_drafted(name: str):
     """Nearly all of every block: three tokens, and the target's own. A head that learnt nothing drafts nothing."""

@@ -39,6 +39,7 @@ EVERY = dataclasses.replace(PEAGLE, anchors=14, down_sample_ratio=1.0)
 GOLDEN = pathlib.Path(__file__).with_name("golden_peagle.npz")
 
 
+@pytest.mark.matrix
 @pytest.mark.parity
 @pytest.mark.parametrize("source", ["golden", "live"])
 def test_loss_and_gradients_as_pytorch_has_them(source: str):
@@ -156,6 +157,7 @@ def test_what_a_row_sees():
     np.testing.assert_array_equal(sample.visible[0], expected)
 
 
+@pytest.mark.proof
 def test_it_learns_one_conversation():
     """Until it drafts all of it: through the same update as EAGLE's heads, with kept and with recomputed values."""
     target, _ = pair()

@@ -19,6 +19,7 @@ from tests.models.quantized_targets import CONFIG, quantized_target
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, TINY.vocab_size, (1, 4, 12)), jnp.int32)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["Q4_1", "GPTQ", "FP8", "MXFP4"])
 def test_an_update_is_that_against_the_floats(kind):
     head, target = synthetic_pair(CONFIG)[1], quantized_target(kind)

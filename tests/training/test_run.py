@@ -202,6 +202,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         run(config(tmp_path), pair()[0], TOKENIZER)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("file", "content"),
     [

@@ -46,6 +46,7 @@ def test_without_guesses_the_head_is_believed():
     np.testing.assert_allclose(fit_rates(nothing, nothing, AS_DRAFTED.greedy), AS_DRAFTED.greedy, atol=1e-6)
 
 
+@pytest.mark.proof
 def test_a_head_that_says_less_than_it_knows_is_believed_more():
     """Half its output makes a head doubt what it is right about."""
     doubting = dataclasses.replace(HEAD, params=jax.tree.map(lambda leaf: leaf * 0.6, HEAD.params))
@@ -69,6 +70,7 @@ def test_what_cannot_be_calibrated_is_refused():
         calibrate(dataclasses.replace(bare, head=HEAD), [])
 
 
+@pytest.mark.proof
 def test_what_was_found_is_kept_with_the_head(tmp_path):
     save_head(HEAD, tmp_path / "head")
     model = Model(target=TARGET, head=HEAD, tokenizer=None, stop_ids=(), context=256)

@@ -70,6 +70,7 @@ def path_of(tokens: np.ndarray, parents: np.ndarray, node: int) -> tuple[int, ..
     return () if node == 0 else (*path_of(tokens, parents, parents[node]), int(tokens[node]))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("small", [DynamicTree(4, 2, 1), DynamicTree(6, 3, 2), DynamicTree(9, 1, 3)], ids=repr)
 def test_smaller_trees_are_read_off_the_large_one(small):
     tokens, parents, _ = grown(DynamicTree(40, 3, 4, best_first=True))

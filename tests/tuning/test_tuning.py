@@ -60,7 +60,7 @@ def test_every_drafter_goes_on_from_one_beginning():
     assert start.run(Plain()).tokens == 18, "the beginning is still there"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
     monkeypatch.setattr(api, "load", lambda *args, **kwargs: RANDOM)
     asked = [{"question_id": i, "category": "a", "turns": [turn]} for i, turn in enumerate(("Hi.", "Spell it."))]
@@ -75,7 +75,7 @@ def test_the_command_finds_keeps_and_tells(monkeypatch, tmp_path):
     assert chosen == Plain() if kept.tree is None else chosen.shape == budgets.tree_of(kept)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
     made: list[Start] = []
 
@@ -91,7 +91,7 @@ def test_each_batch_size_finds_the_memory_of_the_last_one_free(monkeypatch):
     assert [len(start.batch.rows) for start in made] == [1, 1, 2], "each text alone, then both together"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_default_tree_and_trees_that_end_are_timed_too(monkeypatch):
     """On a CPU and for one answer; what is kept of one is what `auto` drafts."""
     ran = {DynamicTree.chain(6, 0.15): 9.0, None: 1.0}
@@ -152,7 +152,7 @@ def test_trees_no_deeper_than_there_are_heads():
     assert tuning.grid_for(RANDOM).largest == DynamicTree(4, 1, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_chains_no_deeper_than_there_are_heads(monkeypatch):
     monkeypatch.setattr(costs, "CPU", Grid(DynamicTree(8, 6, 2), (1, 4), (2,)))
     medusa = dataclasses.replace(RANDOM, head=synthetic_medusa(RANDOM.target, num_heads=3))

@@ -12,6 +12,7 @@ from benchmarks.common import tables
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "given, said",
     [

@@ -48,6 +48,7 @@ def answered(made: Synthetic, prompt: list[int], **how: object) -> eagle_jax.Res
     return eagle_jax.generate(made.model, prompt, max_new_tokens=TOKENS, **how)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("error", [Error(), Error(wrong=0.25), Error(wrong=0.1, second=0.2)], ids=str)
 def test_steps_commit_as_many_tokens_as_asked_for(error: Error):
     made = pair(error)

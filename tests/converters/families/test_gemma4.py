@@ -38,6 +38,7 @@ ENTRIES = {
 MOE = {"enable_moe_block": True, "num_experts": 3, "top_k_experts": 2, "moe_intermediate_size": 4}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("more", [{}, MOE], ids=["dense", "experts"])
 def test_the_text_part_of_a_published_folder(more, tmp_path):
     """It has towers for images and sounds, and keys and values of the layers that read those of others."""

@@ -85,6 +85,7 @@ def test_the_width_that_files_have_changes_nothing(tmp_path, caplog):
     published.check(published.write(tmp_path / "fp8", *FP8), scheme=scheme_of("int8"))
 
 
+@pytest.mark.matrix
 @all_formats
 def test_heads_are_read_as_targets_are(pair, tmp_path, name):
     heads = {"eagle": pair[1], "eagle3": synthetic_head3(pair[0], taps=(0, 1)), "medusa": synthetic_medusa(pair[0])}

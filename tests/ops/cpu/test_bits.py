@@ -26,7 +26,6 @@ from eagle_jax.models.cache import Cache
 from eagle_jax.models.lm import LM
 from eagle_jax.models.quant import quantize_params, scheme_of
 from eagle_jax.ops.cpu import backend
-from eagle_jax.ops.dispatch import ACTIVATIONS
 from eagle_jax.testing import TINY, synthetic_pair
 
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
@@ -71,6 +70,7 @@ def path_to(node: int) -> list[int]:
     return [*path_to(PARENTS[node]), node] if node >= 0 else []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "dtype, quantize, activations",
     [
@@ -80,9 +80,8 @@ def path_to(node: int) -> list[int]:
         *itertools.product(["bfloat16"], ["int4", "int4-128/none"], ["int16", "int8"]),
     ],
 )
-def test_the_logits_of_a_node_are_those_of_its_path(dtype, quantize, activations, monkeypatch):
-    monkeypatch.setenv(ACTIVATIONS, activations)
-    jax.clear_caches()
+def test_the_logits_of_a_node_are_those_of_its_path(dtype, quantize, activations, set_operations):
+    set_operations(EAGLE_JAX_ACTIVATIONS=activations)
     lm, n = target(dtype, quantize), len(PARENTS)
     tokens = jax.random.randint(jax.random.key(1), (BATCH, max(LENGTHS) + n), 0, CONFIG.vocab_size, jnp.int32)
     text, nodes = tokens[:, :-n], tokens[:, -n:]
@@ -111,12 +110,14 @@ def decoded(target: LM, drafter: Drafter, texts: np.ndarray, rows: list[int], te
     return compiled_advance()(*given, state, jnp.asarray(1000, jnp.int32), mode=mode)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("quantize, activations", [(None, "int16"), ("int4", "int8")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_loop_leaves_the_same_bits_with_a_drafter_and_in_a_batch(quantize, activations, temperature, monkeypatch):
+def test_the_loop_leaves_the_same_bits_with_a_drafter_and_in_a_batch(
+    quantize, activations, temperature, set_operations
+):
     """In bfloat16, where any bit that differed between layers would be rounded to some that differ."""
-    monkeypatch.setenv(ACTIVATIONS, activations)
-    jax.clear_caches()
+    set_operations(EAGLE_JAX_ACTIVATIONS=activations)
     pair = (jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model) for model in synthetic_pair(CONFIG, error=0.1))
     lm, head = (dataclasses.replace(model, params=laid_out(dict(model.params), quantize)) for model in pair)
     texts = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (BATCH, SLOTS + 72)).astype(np.int32)

@@ -89,9 +89,8 @@ def watched(monkeypatch):
     return found
 
 
-def by_reference(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "attention_block:xla,mlp_block:xla")
-    jax.clear_caches()
+def by_reference(set_operations):
+    set_operations(EAGLE_JAX_OPS="attention_block:xla,mlp_block:xla")
 
 
 ATTENTION, MLP = ("attention_block", True), ("mlp_block", True)
@@ -102,6 +101,7 @@ BOTH, NONE = [ATTENTION, MLP], [NO_ATTENTION, NO_MLP]
 FEW, MANY = {"batch": 2, "nodes": 3, "beside": 9}, {"batch": 2, "nodes": 64}
 
 
+@pytest.mark.matrix
 @DTYPES
 @pytest.mark.parametrize(
     "changed, sizes",
@@ -122,14 +122,14 @@ FEW, MANY = {"batch": 2, "nodes": 3, "beside": 9}, {"batch": 2, "nodes": 64}
     ],
     ids=str,
 )
-def test_a_layer_is_that_of_the_reference(dtype, changed, sizes, getkey, monkeypatch):
+def test_a_layer_is_that_of_the_reference(dtype, changed, sizes, getkey, monkeypatch, set_operations):
     config = dataclasses.replace(CONFIG, **changed)
     layer, params = laid_out(config, dtype, getkey())
     keys = [getkey() for _ in range(5)]
     taken = watched(monkeypatch)
     made = applied(layer, params, config, keys, **sizes)
     assert taken == BOTH
-    by_reference(monkeypatch)
+    by_reference(set_operations)
     wanted = applied(layer, params, config, keys, **sizes)
     # in bfloat16 numbers are rounded between two products, where a last bit may go either way
     for one, other in zip(made, wanted, strict=True):
@@ -137,18 +137,20 @@ def test_a_layer_is_that_of_the_reference(dtype, changed, sizes, getkey, monkeyp
         assert jnp.abs(one - other).mean() < (1e-6 if dtype == "float32" else 2e-3) * (jnp.abs(other).mean() + 1)
 
 
+@pytest.mark.matrix
 @DTYPES
-def test_a_layer_without_a_norm_before_it(dtype, getkey, monkeypatch):
+def test_a_layer_without_a_norm_before_it(dtype, getkey, monkeypatch, set_operations):
     layer, params = laid_out(CONFIG, dtype, getkey(), input_norm=False)
     keys = [getkey() for _ in range(5)]
     taken = watched(monkeypatch)
     made = applied(layer, params, CONFIG, keys)
     assert taken == BOTH
-    by_reference(monkeypatch)
+    by_reference(set_operations)
     for one, other in zip(made, applied(layer, params, CONFIG, keys), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4 if dtype == "float32" else 0.1)
 
 
+@pytest.mark.matrix
 @DTYPES
 def test_a_token_has_the_same_bits_in_any_batch_and_tree(dtype, getkey):
     """Also where threads of XLA's pool take part, which they do with many rows."""
@@ -207,6 +209,7 @@ def test_many_callers_at_a_time_each_get_their_own(getkey):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "changed, left",
     [
@@ -234,14 +237,14 @@ def test_many_callers_at_a_time_each_get_their_own(getkey):
     ],
     ids=str,
 )
-def test_what_it_is_not_made_for_is_left_to_the_reference(changed, left, getkey, monkeypatch):
+def test_what_it_is_not_made_for_is_left_to_the_reference(changed, left, getkey, monkeypatch, set_operations):
     config = dataclasses.replace(CONFIG, **changed)
     layer, params = laid_out(config, "float32", getkey())
     keys = [getkey() for _ in range(5)]
     taken = watched(monkeypatch)
     made = applied(layer, params, config, keys)
     assert taken == left
-    by_reference(monkeypatch)
+    by_reference(set_operations)
     for one, other in zip(made, applied(layer, params, config, keys), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 

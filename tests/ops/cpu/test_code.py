@@ -78,14 +78,14 @@ def lesser_cpu(request, tmp_path) -> dict[str, str]:
     return os.environ | apart | {"EAGLE_JAX_CPU_WITHOUT": request.param}
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_code_for_cpus_without_an_instruction(lesser_cpu):
     command = [sys.executable, "-c", PRODUCTS_OF_A_LESSER_CPU]
     made = subprocess.run(command, env=lesser_cpu, capture_output=True, text=True)
     assert made.stdout.strip() == "right", made.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_bits_are_the_same_without_an_instruction(lesser_cpu):
     """Tests of this folder once more: bits of products on every CPU, the largest sums, one token in any tree."""
     files = [str(Path(__file__).with_name(name)) for name in ("test_cpu_quantized.py", "test_bits.py")]

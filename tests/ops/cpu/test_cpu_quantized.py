@@ -30,7 +30,6 @@ BITS = {16: "a93ae65e20c66930", 8: "6c8c1889062c9494"}  # first digits of a hash
 def row_bits(request, monkeypatch) -> int:
     """What rows are rounded to."""
     monkeypatch.setenv(ACTIVATIONS, f"int{request.param}")
-    jax.clear_caches()
     return backend.row_bits(8)
 
 
@@ -68,6 +67,7 @@ def with_rounded_rows(x: jax.Array, weight: QuantArray, bits: int) -> np.ndarray
     return made
 
 
+@pytest.mark.matrix
 @QUANT_TYPES
 @pytest.mark.parametrize("rows, outputs", [(1, 192), (2, 16), (6, 70), (7, 48), (20, 64)])
 def test_a_product_is_that_of_whole_numbers(kind, rows, outputs, row_bits, getkey):
@@ -96,6 +96,7 @@ def test_wrong_codes_scales_and_minima_would_be_noticed(kind, getkey):
         assert not np.allclose(made, with_rounded_rows(x, weight, backend.row_bits(weight.bits)), rtol=1e-5, atol=5e-5)
 
 
+@pytest.mark.matrix
 @SOME_TYPES
 def test_a_row_is_the_same_to_the_bit_beside_any_others(kind, row_bits, getkey):
     x, weight = normal(getkey(), 17, INPUTS), pack(rounded(getkey(), kind, 192, INPUTS))
@@ -113,6 +114,7 @@ def test_products_have_the_same_bits_on_every_cpu(row_bits):
     assert digest.hexdigest()[:16] == BITS[row_bits]
 
 
+@pytest.mark.matrix
 @SOME_TYPES
 @pytest.mark.parametrize("num_valid", [0, 1, 4, 7, 9])
 def test_padding_is_not_computed(kind, num_valid, row_bits, getkey):

@@ -12,7 +12,7 @@ from eagle_jax.ops.cpu import backend
 pytestmark = pytest.mark.skipif(backend.refusal() is not None, reason="the CPU backend is not used")
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_wrong_buffers_are_errors():
     script = pathlib.Path(__file__).with_name("hostile_buffers.py")
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=900)
