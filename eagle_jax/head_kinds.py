@@ -33,7 +33,7 @@ class HeadKind:
     loss: str = ""
 
     @property
-    def one(self) -> str:
+    def with_article(self) -> str:
         """The title with its article, as in "an EAGLE-3 head"; plural titles have none."""
         return self.title if self.title.endswith("heads") else f"{'an' if self.title[0] in 'EM' else 'a'} {self.title}"
 

@@ -54,11 +54,13 @@ def convert(
     weights = Weights(resolved)
     kind = HEAD_KINDS[kinds.kind_of(weights.info) or "eagle1"]
     if not kind.convert:
-        raise ValueError(f"{resolved} holds {kind.one}, in its only format; expected an EAGLE or DFlash head")
+        raise ValueError(f"{resolved} holds {kind.with_article}, in its only format; expected an EAGLE or DFlash head")
     formats = kind.get("files").FORMATS
     if format not in formats:
         expected = ", ".join(map(repr, formats))
-        raise ValueError(f"{resolved} holds {kind.one}, and {format!r} is no format of it; expected one of {expected}")
+        raise ValueError(
+            f"{resolved} holds {kind.with_article}, and {format!r} is no format of it; expected one of {expected}"
+        )
     entries, tensors = kind.get("convert")(weights, format, changes or {}, facts, _verifier(name, facts), dtype)
     write_folder(folder, entries, tensors)
 

@@ -147,7 +147,7 @@ def configs(target: str | Path, head: str | Path | None = None) -> tuple[LlamaCo
         weights = Weights(Path(head))
         head_config = kinds.files_of(weights.info).check(weights, config).config
         if not isinstance(head_config, HeadConfig):
-            name = HEAD_KINDS[head_config.kind].one
+            name = HEAD_KINDS[head_config.kind].with_article
             raise ValueError(f"{head} holds {name}, not planned for; give an EAGLE or DFlash head, or leave it out")
         return config, head_config
     return config, None if pair is None or pair.head_sizes is None else pair.head_sizes.config

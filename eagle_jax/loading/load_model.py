@@ -193,7 +193,7 @@ def _load_target(
         kind = describe(folder).kind
         if not kind.endswith(("head", "heads")):
             raise
-        head_name = next(row.one for row in HEAD_KINDS.values() if row.title == kind)
+        head_name = next(row.with_article for row in HEAD_KINDS.values() if row.title == kind)
         raise ValueError(
             f"{folder} holds {head_name}, and was given as the target; expected a model there, and the head as head"
         ) from error

@@ -127,8 +127,8 @@ def save_head(
     """
     files = HEAD_KINDS[head.kind].get("files")
     if files.FORMATS and format not in (None, *files.FORMATS):
-        one, expected = HEAD_KINDS[head.kind].one, ", ".join(map(repr, files.FORMATS))
-        raise ValueError(f"{format!r} is no format of {one}; expected one of {expected}")
+        title, expected = HEAD_KINDS[head.kind].with_article, ", ".join(map(repr, files.FORMATS))
+        raise ValueError(f"{format!r} is no format of {title}; expected one of {expected}")
     files.save(head, pathlib.Path(folder), format, target, target_name)
 
 

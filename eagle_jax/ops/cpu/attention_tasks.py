@@ -79,7 +79,7 @@ class _Data(NamedTuple):
     concatenated: ir.Value
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Location of the rows of one kv head of one request.
 
     Attributes:
@@ -167,42 +167,42 @@ def _project(builder: ir.IRBuilder, panel: ir.Value, context: _Context, tiles: A
 
 def _attend(builder: ir.IRBuilder, index: ir.Value, context: _Context, arithmetic: FloatArithmetic) -> None:
     """Builds a task: one kv head of one request."""
-    data, sizes, place = context.data, context.sizes, _place(builder, index, context)
-    row, count = builder.mul(sizes.head_dim, i64(WORD)), builder.mul(sizes.num_queries, place.count)
+    data, sizes, location = context.data, context.sizes, _locate(builder, index, context)
+    row, count = builder.mul(sizes.head_dim, i64(WORD)), builder.mul(sizes.num_queries, location.count)
 
     def part_of(base: ir.Value, lines: ir.Value, bytes_: ir.Value | int) -> ir.Value:
         """Returns the address of this head's part of a buffer with this number of lines for each of its rows."""
-        return at(builder, base, builder.mul(place.line, lines), bytes_)
+        return at(builder, base, builder.mul(location.line, lines), bytes_)
 
     keys, values = (part_of(base, i64(1), row) for base in (data.keys, data.values))
     queries, attended = (part_of(base, sizes.num_queries, row) for base in (data.queries, data.attended))
-    _rotate(builder, place, context, queries, keys, values)
-    sums, is_empty = part_of(data.sums, sizes.num_queries, SUMS), builder.icmp_unsigned("==", place.count, i64(0))
-    rows = Rows(queries, attended, sums, count, sizes.head_dim, builder.select(is_empty, i64(1), place.count))
+    _rotate(builder, location, context, queries, keys, values)
+    sums, is_empty = part_of(data.sums, sizes.num_queries, SUMS), builder.icmp_unsigned("==", location.count, i64(0))
+    rows = Rows(queries, attended, sums, count, sizes.head_dim, builder.select(is_empty, i64(1), location.count))
     rows.begin(builder)
-    committed = clamp(builder, read(builder, at(builder, data.length, place.request, WORD), I32), sizes.slots)
+    committed = clamp(builder, read(builder, at(builder, data.length, location.request, WORD), I32), sizes.slots)
     committed = builder.select(is_empty, i64(0), committed)
     cached = cached_head(builder, index, data.cache_rows, sizes.num_cache_rows, sizes.heads)
     prefix_keys, prefix_values = (
         at(builder, base, builder.mul(cached, sizes.slots), row) for base in (data.prefix_keys, data.prefix_values)
     )
     attend_keys(builder, rows, prefix_keys, prefix_values, i64(0), committed, KeyMask("all"))
-    visible = at(builder, data.visible, place.first, sizes.padded)
+    visible = at(builder, data.visible, location.first, sizes.padded)
     drafted = builder.mul(index, sizes.num_draft)  # there are none where requests share a row
     draft_keys, draft_values = (at(builder, base, drafted, row) for base in (data.draft_keys, data.draft_values))
     draft_mask = KeyMask("mask", visible, sizes.padded)
     attend_keys(builder, rows, draft_keys, draft_values, i64(0), sizes.num_draft, draft_mask)
-    fresh_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, place.column)), sizes.padded)
-    attend_keys(builder, rows, keys, values, i64(0), place.count, fresh_mask)
+    fresh_mask = KeyMask("mask", at(builder, visible, builder.add(sizes.num_draft, location.column)), sizes.padded)
+    attend_keys(builder, rows, keys, values, i64(0), location.count, fresh_mask)
     rows.end(builder)
-    padding = builder.mul(place.count, row), builder.mul(builder.sub(place.end, place.column), row)
+    padding = builder.mul(location.count, row), builder.mul(builder.sub(location.end, location.column), row)
     for base in (keys, values):
         clear(builder, base, *padding)
-    _concatenate(builder, place, context, attended, arithmetic)
+    _concatenate(builder, location, context, attended, arithmetic)
 
 
-def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
-    """Returns the place of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
+def _locate(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Location:
+    """Returns the location of kv head `index % heads` of request `index // heads`; spans beyond the buffers are cut."""
     sizes = context.sizes
     request, head = builder.udiv(index, sizes.heads), builder.urem(index, sizes.heads)
     span = at(builder, context.data.spans, request, 3 * WORD)
@@ -216,19 +216,19 @@ def _place(builder: ir.IRBuilder, index: ir.Value, context: _Context) -> _Place:
     end = builder.select(builder.or_(is_beyond, builder.icmp_signed("<", end, column)), column, end)
     count = clamp(builder, count, builder.sub(end, column))
     line = builder.add(builder.mul(builder.add(builder.mul(row, sizes.heads), head), sizes.nodes), column)
-    return _Place(request, head, first, column, count, end, line)
+    return _Location(request, head, first, column, count, end, line)
 
 
 def _rotate(
-    builder: ir.IRBuilder, place: _Place, context: _Context, queries: ir.Value, keys: ir.Value, values: ir.Value
+    builder: ir.IRBuilder, location: _Location, context: _Context, queries: ir.Value, keys: ir.Value, values: ir.Value
 ) -> None:
     """Splits projected rows into queries (rotated and scaled), keys (rotated) and values."""
     data, sizes = context.data, context.sizes
     half, row = builder.lshr(sizes.head_dim, i64(1)), builder.mul(sizes.head_dim, i64(WORD))
-    first = builder.mul(place.head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.head_dim))
+    first = builder.mul(location.head, builder.mul(builder.add(sizes.num_queries, i64(2)), sizes.head_dim))
     factor = splat(builder, read(builder, data.factor, F32))
-    with for_range(builder, place.count) as node:
-        token = builder.add(place.first, node)
+    with for_range(builder, location.count) as node:
+        token = builder.add(location.first, node)
         line = at(builder, data.projected, builder.add(builder.mul(token, sizes.outputs), first), WORD)
         cosines, sines = (at(builder, base, builder.mul(token, half), WORD) for base in (data.cosines, data.sines))
 
@@ -244,7 +244,7 @@ def _rotate(
                     write(builder, number, at(builder, to, target_lane, WORD))
 
         with for_range(builder, sizes.num_queries) as query:
-            to = at(builder, queries, builder.add(builder.mul(query, place.count), node), row)
+            to = at(builder, queries, builder.add(builder.mul(query, location.count), node), row)
             rotate(at(builder, line, query, row), to, scaled=True)
         rotate(at(builder, line, sizes.num_queries, row), at(builder, keys, node, row), scaled=False)
         value, to = at(builder, line, builder.add(sizes.num_queries, i64(1)), row), at(builder, values, node, row)
@@ -253,16 +253,16 @@ def _rotate(
 
 
 def _concatenate(
-    builder: ir.IRBuilder, place: _Place, context: _Context, attended: ir.Value, arithmetic: FloatArithmetic
+    builder: ir.IRBuilder, location: _Location, context: _Context, attended: ir.Value, arithmetic: FloatArithmetic
 ) -> None:
     """Concatenates the results of the query heads, in the dtype of the output projection."""
     sizes = context.sizes
     row_size = builder.mul(builder.mul(sizes.heads, sizes.num_queries), sizes.head_dim)
-    with for_range(builder, place.count) as node, for_range(builder, sizes.num_queries) as query:
-        token = builder.add(place.first, node)
-        column = builder.mul(builder.add(builder.mul(place.head, sizes.num_queries), query), sizes.head_dim)
+    with for_range(builder, location.count) as node, for_range(builder, sizes.num_queries) as query:
+        token = builder.add(location.first, node)
+        column = builder.mul(builder.add(builder.mul(location.head, sizes.num_queries), query), sizes.head_dim)
         to = at(builder, context.data.concatenated, builder.add(builder.mul(token, row_size), column), arithmetic.size)
-        line = builder.mul(builder.add(builder.mul(query, place.count), node), sizes.head_dim)
+        line = builder.mul(builder.add(builder.mul(query, location.count), node), sizes.head_dim)
         with for_range(builder, sizes.head_dim, step=LANES) as lane:
             floats = read(builder, at(builder, attended, builder.add(line, lane), WORD), FLOATS)
             write(builder, arithmetic.convert(builder, floats), at(builder, to, lane, arithmetic.size))

@@ -91,8 +91,8 @@ def mismatch_in(header: str) -> str | None:
     for struct, fields in OFFSETS.items():
         expected = fields | ({SIZE: SIZES[struct]} if struct in SIZES else {})
         for field, offset in expected.items():
-            if (place := layouts.get(struct, {}).get(field)) != offset:
-                return f"{field} of {struct} of XLA's FFI is {place}; expected {offset}"
+            if (actual := layouts.get(struct, {}).get(field)) != offset:
+                return f"{field} of {struct} of XLA's FFI is {actual}; expected {offset}"
     return None
 
 
@@ -114,18 +114,18 @@ def _layouts(text: str) -> dict[str, Layout]:
 
 def _layout(body: str, scalars: dict[str, int], structs: dict[str, Layout]) -> Layout:
     """Offsets of the fields, each aligned to its size."""
-    place, layout = 0, {}
+    offset, layout = 0, {}
     for kind, name in _fields(body):
         if kind in structs:
-            place, size = _up_to(place, 8), _up_to(structs[kind][SIZE], 8)
+            offset, size = _up_to(offset, 8), _up_to(structs[kind][SIZE], 8)
         elif kind in scalars:
             size = scalars[kind]
-            place = _up_to(place, size)
+            offset = _up_to(offset, size)
         else:
             break
-        layout[name] = place
-        place += size
-        layout[SIZE] = place
+        layout[name] = offset
+        offset += size
+        layout[SIZE] = offset
     return layout
 
 
@@ -141,5 +141,5 @@ def _fields(body: str) -> list[tuple[str, str]]:
     return fields
 
 
-def _up_to(place: int, multiple: int) -> int:
-    return -(-place // multiple) * multiple
+def _up_to(offset: int, multiple: int) -> int:
+    return -(-offset // multiple) * multiple

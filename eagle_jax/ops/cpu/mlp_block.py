@@ -146,9 +146,9 @@ def _hidden(
         with for_range(builder, i64(number)) as row, for_range(builder, weight.columns) as column:
             offset = builder.add(builder.mul(row, line), builder.mul(column, i64(VECTOR)))
             gate, up = (read(builder, at(builder, base, offset), FLOATS) for base in (gates, ups))
-            place = at(builder, to, builder.mul(builder.add(first, row), context.inner), arithmetic.size)
-            place = at(builder, place, column, VECTOR // WORD * arithmetic.size)
-            write(builder, arithmetic.convert(builder, builder.fmul(silu(builder, gate), up)), place)
+            destination = at(builder, to, builder.mul(builder.add(first, row), context.inner), arithmetic.size)
+            destination = at(builder, destination, column, VECTOR // WORD * arithmetic.size)
+            write(builder, arithmetic.convert(builder, builder.fmul(silu(builder, gate), up)), destination)
 
     for_tiles(builder, input_rows.count, tiles.max_rows, tile)
 

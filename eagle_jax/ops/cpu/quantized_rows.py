@@ -28,8 +28,8 @@ MIN_SCALE = float(np.float32(1e-34))  # of a block's scale; blocks with a smalle
 def scales_of(builder: ir.IRBuilder, row_address: ir.Value, size: ir.Value, highest: int) -> tuple[ir.Value, ir.Value]:
     """Returns a block's scale, NaN if a value is not finite, and its inverse, 0 for blocks of zeros."""
     maxima, non_finite = alloca(builder, VECTOR), alloca(builder, VECTOR)
-    for place in (maxima, non_finite):
-        write(builder, constant(0.0), place)
+    for accumulator in (maxima, non_finite):
+        write(builder, constant(0.0), accumulator)
     absolute = declare(builder.module, f"llvm.fabs.v{LANES}f32", ir.FunctionType(FLOATS, [FLOATS]))
     with for_range(builder, size, step=LANES) as index:
         number = read(builder, at(builder, row_address, index, WORD), FLOATS)
@@ -63,7 +63,7 @@ def quantize(
         scaled = builder.fmul(read(builder, at(builder, row_address, index, WORD), FLOATS), factor)
         codes = builder.fptosi(builder.call(nearest, [scaled]), INTEGERS)
         for number, part in enumerate(arithmetic.convert(builder, codes)):
-            place = at(builder, at(builder, address, number, plane), index, arithmetic.part_bits // 8)
-            write(builder, part, place)
+            destination = at(builder, at(builder, address, number, plane), index, arithmetic.part_bits // 8)
+            write(builder, part, destination)
         write(builder, builder.add(read(builder, total, INTEGERS), codes), total)
     return sum_integer_lanes(builder, read(builder, total, INTEGERS))

@@ -49,23 +49,23 @@ def _of_elf(data: bytes) -> Iterator[str]:
     for _, kind, _, _, start, length, strings, _, _, entry in headers:
         if kind != SYMBOL_TABLE_SECTION:
             continue
-        for place in range(start, start + length, entry):
-            name, _, _, section = struct.unpack_from("<IBBH", data, place)
+        for offset in range(start, start + length, entry):
+            name, _, _, section = struct.unpack_from("<IBBH", data, offset)
             if name and section == 0:
                 yield _text(data, headers[strings][4] + name)
 
 
 def _of_mach_o(data: bytes) -> Iterator[str]:
-    (count,), place = struct.unpack_from("<I", data, 16), 32
+    (count,), offset = struct.unpack_from("<I", data, 16), 32
     for _ in range(count):
-        command, size = struct.unpack_from("<II", data, place)
+        command, size = struct.unpack_from("<II", data, offset)
         if command == SYMBOL_TABLE_COMMAND:
-            start, number, strings, _ = struct.unpack_from("<IIII", data, place + 8)
+            start, number, strings, _ = struct.unpack_from("<IIII", data, offset + 8)
             for entry in range(start, start + 16 * number, 16):
                 name, kind = struct.unpack_from("<IB", data, entry)
                 if kind & 0xE0 == 0 and kind & 0x0E == 0:  # neither of a debugger nor of a section
                     yield _text(data, strings + name).removeprefix("_")
-        place += size
+        offset += size
 
 
 def _text(data: bytes, start: int) -> str:
