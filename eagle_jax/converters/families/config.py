@@ -35,12 +35,12 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
     name = family_in(entries)
     family, keys = FAMILIES[name], split_target(entries, tables_of(name), name)
     present = {key: value for key, value in keys.modelled.items() if value is not None or key in NULL_SAYS}
-    absent = {
+    defaults = {
         key: value
-        for key, value in family.absent.items()
+        for key, value in family.defaults.items()
         if key != "rope_parameters" or not present.get("rope_scaling")
     }
-    present = {**absent, **present}
+    present = {**defaults, **present}
     unknown, refusals = list(keys.unknown), Refusals()
     refusals.of(keys.check)
     unknown += refusals.of(rope.unread_settings, present, family.rope) or ()
@@ -53,7 +53,7 @@ def config_from_hf(entries: Mapping[str, Any], changes: Iterable[str] = ()) -> L
         log.warning("ignored, as transformers' %s does not read them: %s", name, ", ".join(unknown))
     if entries.get("auto_map"):
         log.warning("auto_map names code that is not run; the model is transformers' own %s", family.architecture)
-    return LlamaConfig(**{**fields, **family.always})
+    return LlamaConfig(**{**fields, **family.implied_fields})
 
 
 def _fields(entries: Mapping[str, Any], name: str, refusals: Refusals) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def family_of(config: LlamaConfig) -> str:
         wrong = len(_differences(config, _entries(config, name)))
         if not wrong:
             return name
-        num_matching = sum(getattr(config, key) == value for key, value in family.always.items())
+        num_matching = sum(getattr(config, key) == value for key, value in family.implied_fields.items())
         distances[name] = wrong, (family.experts is None) != (config.experts is None), -num_matching
     return min(distances, key=distances.__getitem__)
 
@@ -129,7 +129,7 @@ def _entries(config: LlamaConfig, name: str) -> dict[str, Any]:
     entries["tie_word_embeddings"] = config.tie_word_embeddings
     specific = _specific(config)
     entries |= {key: specific[key] for key in sorted(family.keys) if key in specific}
-    return rope.in_one_spelling(entries | dict(family.write(config)), family.absent)
+    return rope.in_one_spelling(entries | dict(family.write(config)), family.defaults)
 
 
 def _specific(config: LlamaConfig) -> dict[str, Any]:

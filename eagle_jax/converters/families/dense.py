@@ -7,7 +7,7 @@ from eagle_jax.converters.families import facts
 from eagle_jax.converters.families.family import Family
 
 _QWEN = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
-_QWEN_ABSENT: Mapping[str, Any] = {
+_QWEN_DEFAULTS: Mapping[str, Any] = {
     "max_position_embeddings": 32768,
     "num_key_value_heads": 32,
     "rms_norm_eps": 1e-6,
@@ -20,7 +20,7 @@ GRANITE = frozenset({"attention_bias", "attention_multiplier", "embedding_multip
     "residual_multiplier",
     "logits_scaling",
 }
-GRANITE_ABSENT: Mapping[str, Any] = {
+GRANITE_DEFAULTS: Mapping[str, Any] = {
     "max_position_embeddings": 2048,
     "num_key_value_heads": None,
     "rms_norm_eps": 1e-6,
@@ -29,12 +29,12 @@ GRANITE_ABSENT: Mapping[str, Any] = {
     "residual_multiplier": 1.0,
     "logits_scaling": 1.0,
 }
-_OLMO_ABSENT: Mapping[str, Any] = {
+_OLMO_DEFAULTS: Mapping[str, Any] = {
     "max_position_embeddings": 2048,
     "num_key_value_heads": None,
     "rms_norm_eps": 1e-5,
 }
-_OLMO_ALWAYS: Mapping[str, Any] = {"norms": "after", "qk_norm": True, "qk_norm_over": "projection"}
+_OLMO_IMPLIED: Mapping[str, Any] = {"norms": "after", "qk_norm": True, "qk_norm_over": "projection"}
 MISTRAL3 = ("mistral3", "Mistral3ForConditionalGeneration")
 _YARN_MINISTRAL: Mapping[str, Any] = {
     "type": "yarn",
@@ -54,15 +54,15 @@ DENSE: Mapping[str, Family] = {
         differs="rotary scaling linear, dynamic, llama3, yarn; biases on attention and MLP; tied output",
         architecture="LlamaForCausalLM",
         keys=frozenset({"attention_bias", "mlp_bias"}),
-        absent={"max_position_embeddings": 2048, "num_key_value_heads": None, "rms_norm_eps": 1e-6},
+        defaults={"max_position_embeddings": 2048, "num_key_value_heads": None, "rms_norm_eps": 1e-6},
     ),
     "mistral": Family(
         title="Mistral",
         differs="sliding window",
         architecture="MistralForCausalLM",
-        whole=MISTRAL3,
+        composite=MISTRAL3,
         keys=frozenset({"sliding_window"}),
-        absent={
+        defaults={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,
             "rms_norm_eps": 1e-6,
@@ -74,16 +74,16 @@ DENSE: Mapping[str, Family] = {
         differs="biases on q, k, v; windows by layer (`use_sliding_window`, `max_window_layers`, `layer_types`)",
         architecture="Qwen2ForCausalLM",
         keys=_QWEN,
-        absent=_QWEN_ABSENT,
-        always={"qkv_bias": True},
+        defaults=_QWEN_DEFAULTS,
+        implied_fields={"qkv_bias": True},
     ),
     "qwen3": Family(
         title="Qwen3",
         differs="each query and key head is normed; `head_dim` of its own; windows by layer",
         architecture="Qwen3ForCausalLM",
         keys=_QWEN | {"attention_bias"},
-        absent={**_QWEN_ABSENT, "head_dim": 128},
-        always={"qk_norm": True},
+        defaults={**_QWEN_DEFAULTS, "head_dim": 128},
+        implied_fields={"qk_norm": True},
     ),
     "smollm3": Family(
         title="SmolLM3",
@@ -91,7 +91,7 @@ DENSE: Mapping[str, Family] = {
         architecture="SmolLM3ForCausalLM",
         keys=frozenset({"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "layer_types"})
         | {"no_rope_layers", "no_rope_layer_interval"},
-        absent={
+        defaults={
             "max_position_embeddings": 32768,
             "num_key_value_heads": 4,
             "rms_norm_eps": 1e-6,
@@ -108,14 +108,14 @@ DENSE: Mapping[str, Family] = {
         differs="q, k, v in one tensor of its files, gate and up in another; a part of each head is rotated; LongRoPE",
         architecture="Phi3ForCausalLM",
         keys=frozenset({"sliding_window"}),
-        absent={
+        defaults={
             "max_position_embeddings": 4096,
             "original_max_position_embeddings": 4096,
             "num_key_value_heads": None,
             "rms_norm_eps": 1e-5,
             "sliding_window": None,
         },
-        always={"layout": "phi3"},
+        implied_fields={"layout": "phi3"},
         neutral=frozenset({"embd_pdrop"}),
         rope=frozenset({"partial", "longrope"}),
     ),
@@ -124,29 +124,29 @@ DENSE: Mapping[str, Family] = {
         differs="factors on embeddings, scores, what layers add, and logits",
         architecture="GraniteForCausalLM",
         keys=GRANITE | {"mlp_bias"},
-        absent=GRANITE_ABSENT,
+        defaults=GRANITE_DEFAULTS,
     ),
     "olmo2": Family(
         title="OLMo 2",
         differs="norms after attention and MLP, none before; norms over all queries and all keys of a token",
         architecture="Olmo2ForCausalLM",
         keys=frozenset({"attention_bias"}),
-        absent=_OLMO_ABSENT,
-        always=_OLMO_ALWAYS,
+        defaults=_OLMO_DEFAULTS,
+        implied_fields=_OLMO_IMPLIED,
     ),
     "olmo3": Family(
         title="OLMo 3",
         differs="as OLMo 2; three of four layers with a window, in which rotary scaling does not apply",
         architecture="Olmo3ForCausalLM",
         keys=frozenset({"attention_bias", "sliding_window", "layer_types"}),
-        absent={
-            **_OLMO_ABSENT,
+        defaults={
+            **_OLMO_DEFAULTS,
             "rope_theta": 500000.0,
             "rope_local_base_freq": 500000.0,  # transformers 5 takes the usual base at any `rope_theta`
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },
-        always=_OLMO_ALWAYS,
+        implied_fields=_OLMO_IMPLIED,
         read=facts.olmo3,
     ),
     "exaone4": Family(
@@ -155,23 +155,23 @@ DENSE: Mapping[str, Family] = {
         "one rotate nothing",
         architecture="Exaone4ForCausalLM",
         keys=frozenset({"sliding_window", "sliding_window_pattern", "layer_types"}),
-        absent={
+        defaults={
             "max_position_embeddings": 2048,
             "num_key_value_heads": 32,
             "rms_norm_eps": 1e-5,
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },
-        always={"norms": "after", "qk_norm": True},
+        implied_fields={"norms": "after", "qk_norm": True},
         read=facts.exaone4,
     ),
     "ministral3": Family(
         title="Ministral 3 (text)",
         differs="queries grow with the position (`llama_4_scaling_beta`); yarn; sliding window",
         architecture="Ministral3ForCausalLM",
-        whole=MISTRAL3,
+        composite=MISTRAL3,
         keys=frozenset({"sliding_window"}),
-        absent={
+        defaults={
             "max_position_embeddings": 262144,
             "num_key_value_heads": 8,
             "head_dim": 128,
@@ -186,7 +186,7 @@ DENSE: Mapping[str, Family] = {
         differs="biases on q, k, v by one key and on o by another; biases on the MLP",
         architecture="SeedOssForCausalLM",
         keys=frozenset({"attention_bias", "attention_out_bias", "mlp_bias"}),
-        absent={
+        defaults={
             "max_position_embeddings": 524288,
             "num_key_value_heads": 8,
             "head_dim": 128,
@@ -202,8 +202,8 @@ DENSE: Mapping[str, Family] = {
         differs="heads are normed after they are rotated; rotary scaling by a constant (`alpha`)",
         architecture="HunYuanDenseV1ForCausalLM",
         keys=frozenset({"attention_bias"}),
-        absent={"max_position_embeddings": 2048, "num_key_value_heads": None, "rms_norm_eps": 1e-5},
-        always={"qk_norm": True, "qk_norm_over": "rotated_head", "layout": "hunyuan_v1_dense"},
+        defaults={"max_position_embeddings": 2048, "num_key_value_heads": None, "rms_norm_eps": 1e-5},
+        implied_fields={"qk_norm": True, "qk_norm_over": "rotated_head", "layout": "hunyuan_v1_dense"},
         neutral=frozenset({"eod_token_id"}),
         rope=frozenset({"alpha"}),
     ),
@@ -212,7 +212,7 @@ DENSE: Mapping[str, Family] = {
         differs="neighbouring dimensions are rotated with each other; biases on all projections by one key",
         architecture="Ernie4_5ForCausalLM",
         keys=frozenset({"use_bias"}),
-        absent={
+        defaults={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 2,
             "head_dim": 128,

@@ -62,13 +62,13 @@ def minimax_m2(entries: Entries) -> Experts:
 
 def glm4_moe(entries: Entries) -> Experts:
     """Reads experts with DeepSeek-V3's router and shared experts; the first layers are dense."""
-    wide, count = integer(entries, "moe_intermediate_size"), integer(entries, "n_routed_experts")
+    width, count = integer(entries, "moe_intermediate_size"), integer(entries, "n_routed_experts")
     if (other := entries.get("num_local_experts", count)) != count:  # another name of it in transformers
         raise ValueError(f"n_routed_experts={count} and num_local_experts={other!r}; expected the two to agree")
     return Experts(
         num_experts=count,
         num_experts_per_tok=integer(entries, "num_experts_per_tok"),
-        moe_intermediate_size=wide,
+        moe_intermediate_size=width,
         norm_topk_prob=flag(entries, "norm_topk_prob", True),
         mlp_only_layers=tuple(
             range(min(integer(entries, "first_k_dense_replace"), integer(entries, "num_hidden_layers")))
@@ -78,7 +78,7 @@ def glm4_moe(entries: Entries) -> Experts:
         num_groups=integer(entries, "n_group"),
         topk_groups=integer(entries, "topk_group"),
         routed_scaling_factor=number(entries, "routed_scaling_factor"),
-        shared_intermediate_size=wide * integer(entries, "n_shared_experts"),
+        shared_intermediate_size=width * integer(entries, "n_shared_experts"),
     )
 
 
@@ -94,8 +94,8 @@ def glm4_moe_lite(entries: Entries) -> Experts:
 
 def qwen3_next(entries: Entries) -> Experts:
     """Reads Qwen3-MoE's experts, with a shared expert that has its own gate."""
-    wide = integer(entries, "shared_expert_intermediate_size")
-    return dataclasses.replace(qwen3_moe(entries), shared_intermediate_size=wide, shared_gate=True)
+    width = integer(entries, "shared_expert_intermediate_size")
+    return dataclasses.replace(qwen3_moe(entries), shared_intermediate_size=width, shared_gate=True)
 
 
 def qwen3_5_moe(entries: Entries) -> Experts:
@@ -133,13 +133,13 @@ def kinds_of(config: LlamaConfig) -> list[str]:
 
 def stated_by(experts: Experts) -> dict[str, Any]:
     """Returns the entries under every family's keys; a writer picks the keys of its family."""
-    count, wide = experts.num_experts, experts.moe_intermediate_size
+    count, width = experts.num_experts, experts.moe_intermediate_size
     return {
         "num_experts": count,
         "num_local_experts": count,
         "n_routed_experts": count,
         "num_experts_per_tok": experts.num_experts_per_tok,
-        "moe_intermediate_size": wide,
+        "moe_intermediate_size": width,
         "norm_topk_prob": experts.norm_topk_prob,
         "decoder_sparse_step": 1,
         "mlp_only_layers": list(experts.mlp_only_layers),
@@ -147,7 +147,7 @@ def stated_by(experts: Experts) -> dict[str, Any]:
         "n_group": experts.num_groups,
         "topk_group": experts.topk_groups,
         "routed_scaling_factor": experts.routed_scaling_factor,
-        "n_shared_experts": experts.shared_intermediate_size // wide,
+        "n_shared_experts": experts.shared_intermediate_size // width,
         "shared_expert_intermediate_size": experts.shared_intermediate_size,
         "swiglu_limit": experts.swiglu_limit,
         "swiglu_alpha": experts.swiglu_alpha,

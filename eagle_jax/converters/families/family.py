@@ -22,28 +22,28 @@ class Family:
         title: the models, as people call them.
         differs: what is not as in Llama, in a sentence.
         architecture: the one class with an output matrix.
-        whole: `model_type` of configs that hold this one as their `text_config`, next to parts that read no text, and
-            the class of such a model; None if there are none.
-        also: other `model_type`s of the same models.
-        keys: what its config says beyond what every family's says.
-        absent: what transformers 5 takes where its config leaves a key out.
-        always: what its code does and no key says, as fields of `LlamaConfig`.
+        composite: `model_type` and class of models whose config holds this one as its `text_config`, next to parts that
+            read no text; None if there are none.
+        aliases: other `model_type`s of the same models.
+        keys: keys of its config in addition to those that every family has.
+        defaults: the values that transformers 5 takes for keys that a config leaves out.
+        implied_fields: fields of `LlamaConfig` for what the family's code does and no key says.
         fixed: values that keys of its own must have.
         neutral: keys of its own that change nothing.
-        rope: rotary settings that it reads beyond Llama's (`hf_rope.EXTRAS`).
-        experts: reads its experts, if it has some.
-        read: further fields of `LlamaConfig`, for keys that are not fields themselves.
-        write: the keys that `read` has read, of a config.
+        rope: rotary settings that it has in addition to Llama's (`hf.rope.EXTRAS`).
+        experts: reads the experts of a config, if the family has experts.
+        read: reads further fields of `LlamaConfig`, for keys that are not fields themselves.
+        write: returns, of a config, the keys that `read` reads.
     """
 
     title: str
     differs: str
     architecture: str
-    whole: tuple[str, str] | None = None
-    also: tuple[str, ...] = ()
+    composite: tuple[str, str] | None = None
+    aliases: tuple[str, ...] = ()
     keys: frozenset[str] = frozenset()
-    absent: Mapping[str, Any]
-    always: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any]
+    implied_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: SILU)
     neutral: frozenset[str] = frozenset()
     rope: frozenset[str] = frozenset()

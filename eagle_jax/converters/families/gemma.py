@@ -10,8 +10,8 @@ _GEMMA = frozenset({"attention_bias", "sliding_window", "layer_types", "query_pr
     "attn_logit_softcapping",
     "final_logit_softcapping",
 }
-_GEMMA_ALWAYS: Mapping[str, Any] = {"norms": "around", "norm_plus_one": True, "activation": "gelu_tanh"}
-_GEMMA_ABSENT: Mapping[str, Any] = {
+_GEMMA_IMPLIED: Mapping[str, Any] = {"norms": "around", "norm_plus_one": True, "activation": "gelu_tanh"}
+_GEMMA_DEFAULTS: Mapping[str, Any] = {
     "num_key_value_heads": 4,
     "rms_norm_eps": 1e-6,
     "head_dim": 256,
@@ -31,14 +31,14 @@ GEMMA: Mapping[str, Family] = {
         "embeddings; soft caps on scores and logits; every second layer with a window",
         architecture="Gemma2ForCausalLM",
         keys=_GEMMA,
-        absent={
-            **_GEMMA_ABSENT,
+        defaults={
+            **_GEMMA_DEFAULTS,
             "max_position_embeddings": 8192,
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
             "sliding_window_pattern": 2,
         },
-        always=_GEMMA_ALWAYS,
+        implied_fields=_GEMMA_IMPLIED,
         fixed=_GEMMA_FIXED,
         read=facts.gemma,
     ),
@@ -46,10 +46,10 @@ GEMMA: Mapping[str, Family] = {
         title="Gemma 3 (text)",
         differs="as Gemma 2 without caps; normed heads; layers with a window have a rotary embedding of their own",
         architecture="Gemma3ForCausalLM",
-        whole=("gemma3", "Gemma3ForConditionalGeneration"),
+        composite=("gemma3", "Gemma3ForConditionalGeneration"),
         keys=_GEMMA | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
-        absent={
-            **_GEMMA_ABSENT,
+        defaults={
+            **_GEMMA_DEFAULTS,
             "vocab_size": 262208,
             "num_attention_heads": 8,
             "max_position_embeddings": 131072,
@@ -57,7 +57,7 @@ GEMMA: Mapping[str, Family] = {
             "rope_local_base_freq": 1e4,
             "sliding_window_pattern": 6,
         },
-        always={**_GEMMA_ALWAYS, "qk_norm": True},
+        implied_fields={**_GEMMA_IMPLIED, "qk_norm": True},
         fixed=_GEMMA_FIXED,
         read=facts.gemma,
     ),
@@ -67,10 +67,10 @@ GEMMA: Mapping[str, Family] = {
         "heads of another size, of which a part is rotated, and may make values of keys; the last layers attend to "
         "keys and values of earlier ones; embeddings by layer (E2B, E4B); sparse experts in addition to the MLP (26B)",
         architecture="Gemma4ForCausalLM",
-        whole=("gemma4", "Gemma4ForConditionalGeneration"),
+        composite=("gemma4", "Gemma4ForConditionalGeneration"),
         keys=gemma4.KEYS | gemma4.OF_LAYERS | gemma4.MOE,
-        absent={**gemma4.ABSENT, **gemma4.ABSENT_OF_LAYERS},
-        always={**gemma4.ALWAYS, "layout": "gemma4"},
+        defaults={**gemma4.ABSENT, **gemma4.ABSENT_OF_LAYERS},
+        implied_fields={**gemma4.ALWAYS, "layout": "gemma4"},
         fixed=gemma4.FIXED,
         rope=frozenset({"proportional"}),
         experts=gemma4.experts,
@@ -81,10 +81,10 @@ GEMMA: Mapping[str, Family] = {
         title="Gemma 4 12B (text)",
         differs="as Gemma 4, without embeddings by layer and experts",
         architecture="Gemma4UnifiedForCausalLM",
-        whole=("gemma4_unified", "Gemma4UnifiedForConditionalGeneration"),
+        composite=("gemma4_unified", "Gemma4UnifiedForConditionalGeneration"),
         keys=gemma4.KEYS,
-        absent={**gemma4.ABSENT, "max_position_embeddings": 262144, "sliding_window": 1024},
-        always={**gemma4.ALWAYS, "layout": "gemma4_unified"},
+        defaults={**gemma4.ABSENT, "max_position_embeddings": 262144, "sliding_window": 1024},
+        implied_fields={**gemma4.ALWAYS, "layout": "gemma4_unified"},
         fixed=gemma4.FIXED,
         rope=frozenset({"proportional"}),
         read=gemma4.read,

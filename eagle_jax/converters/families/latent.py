@@ -11,10 +11,10 @@ LATENT: Mapping[str, Family] = {
         differs="latent attention; sparse experts by sigmoids, a correction and groups, a shared one, the first layers "
         "dense",
         architecture="DeepseekV3ForCausalLM",
-        whole=("kimi_k25", "KimiK25ForConditionalGeneration"),
-        also=("kimi_k2",),
+        composite=("kimi_k25", "KimiK25ForConditionalGeneration"),
+        aliases=("kimi_k2",),
         keys=latent_attention.KEYS | experts.BY_GROUPS | {"attention_bias", "first_k_dense_replace"},
-        absent={
+        defaults={
             "max_position_embeddings": 4096,
             "num_key_value_heads": 128,
             "head_dim": 64,
@@ -35,7 +35,7 @@ LATENT: Mapping[str, Family] = {
             "first_k_dense_replace": 3,
             "norm_topk_prob": True,
         },
-        always={"layout": "deepseek_v3"},
+        implied_fields={"layout": "deepseek_v3"},
         fixed={**SILU, "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
         neutral=frozenset({"num_nextn_predict_layers", "num_mtp_layers", "seq_aux", "aux_loss_alpha", "ep_size"})
         | {"qk_head_dim"},
@@ -49,7 +49,7 @@ LATENT: Mapping[str, Family] = {
         differs="as DeepSeek-V3; dense layers one by one",
         architecture="Glm4MoeLiteForCausalLM",
         keys=latent_attention.KEYS | experts.BY_GROUPS | {"attention_bias", "mlp_layer_types"},
-        absent={
+        defaults={
             "max_position_embeddings": 202752,
             "num_key_value_heads": 20,
             "head_dim": 64,
@@ -69,7 +69,7 @@ LATENT: Mapping[str, Family] = {
             "topk_group": 1,
             "norm_topk_prob": True,
         },
-        always={"layout": "glm4_moe_lite"},
+        implied_fields={"layout": "glm4_moe_lite"},
         neutral=frozenset({"num_nextn_predict_layers", "num_mtp_layers", "qk_head_dim"}),
         rope=frozenset({"rope_interleave"}),
         experts=experts.glm4_moe_lite,

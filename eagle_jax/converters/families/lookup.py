@@ -105,14 +105,14 @@ def family_in(entries: Mapping[str, Any]) -> str:
 def text_part(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the config under its family's name; for a multimodal model, the text part's config."""
     kind = entries.get("model_type")
-    composite = {name: family.whole for name, family in FAMILIES.items() if family.whole is not None}
+    composite = {name: family.composite for name, family in FAMILIES.items() if family.composite is not None}
     families = {name: classes for name, (whole, classes) in composite.items() if whole == kind}
     if not families:
-        name = next((name for name, family in FAMILIES.items() if kind in family.also), kind)
+        name = next((name for name, family in FAMILIES.items() if kind in family.aliases), kind)
         return entries if name == kind else {**entries, "model_type": name}
     text = entries.get("text_config")
     inner = text.get("model_type", next(iter(families))) if isinstance(text, Mapping) else None
-    name = next((name for name in families if inner in (name, *FAMILIES[name].also)), None)
+    name = next((name for name in families if inner in (name, *FAMILIES[name].aliases)), None)
     if name is None or not isinstance(text, Mapping):
         raise ValueError(
             f"text_config={reprlib.repr(text)} in a {kind}; expected the config of a {' or '.join(families)}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle_jax.converters.families import experts, facts, llama4
-from eagle_jax.converters.families.dense import GRANITE, GRANITE_ABSENT
+from eagle_jax.converters.families.dense import GRANITE, GRANITE_DEFAULTS
 from eagle_jax.converters.families.family import SILU, Family
 
 _YARN_OSS: Mapping[str, Any] = {
@@ -22,7 +22,7 @@ MOE: Mapping[str, Family] = {
         architecture="MixtralForCausalLM",
         keys=experts.ROUTED | {"sliding_window"},
         experts=experts.mixtral,
-        absent={
+        defaults={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,
             "rms_norm_eps": 1e-5,
@@ -40,7 +40,7 @@ MOE: Mapping[str, Family] = {
         | experts.ROUTED
         | {"moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"},
         experts=experts.qwen3_moe,
-        absent={
+        defaults={
             "max_position_embeddings": 32768,
             "num_key_value_heads": 4,
             "rms_norm_eps": 1e-6,
@@ -52,15 +52,15 @@ MOE: Mapping[str, Family] = {
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
         },
-        always={"qk_norm": True},
+        implied_fields={"qk_norm": True},
     ),
     "granitemoe": Family(
         title="Granite 3 MoE",
         differs="sparse experts, gate and up in one tensor of its files, and what Granite has",
         architecture="GraniteMoeForCausalLM",
         keys=GRANITE | experts.ROUTED,
-        absent={**GRANITE_ABSENT, "num_experts_per_tok": 2},
-        always={"layout": "granitemoe"},
+        defaults={**GRANITE_DEFAULTS, "num_experts_per_tok": 2},
+        implied_fields={"layout": "granitemoe"},
         experts=experts.mixtral,
     ),
     "olmoe": Family(
@@ -68,14 +68,14 @@ MOE: Mapping[str, Family] = {
         differs="sparse experts; norms over all queries and all keys of a token",
         architecture="OlmoeForCausalLM",
         keys=experts.ROUTED | {"attention_bias", "norm_topk_prob"},
-        absent={
+        defaults={
             "max_position_embeddings": 4096,
             "num_key_value_heads": None,
             "rms_norm_eps": 1e-5,
             "num_experts_per_tok": 8,
             "norm_topk_prob": False,
         },
-        always={"qk_norm": True, "qk_norm_over": "projection", "layout": "olmoe"},
+        implied_fields={"qk_norm": True, "qk_norm_over": "projection", "layout": "olmoe"},
         fixed={**SILU, "clip_qkv": (None,)},
         experts=experts.olmoe,
     ),
@@ -85,7 +85,7 @@ MOE: Mapping[str, Family] = {
         "of each head is rotated; biases on q, k, v",
         architecture="Glm4MoeForCausalLM",
         keys=experts.BY_GROUPS | {"attention_bias", "use_qk_norm", "first_k_dense_replace"},
-        absent={
+        defaults={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,
             "rms_norm_eps": 1e-5,
@@ -100,7 +100,7 @@ MOE: Mapping[str, Family] = {
             "first_k_dense_replace": 1,
             "norm_topk_prob": True,
         },
-        always={"layout": "glm4_moe"},
+        implied_fields={"layout": "glm4_moe"},
         neutral=frozenset({"num_nextn_predict_layers", "num_mtp_layers"}),
         rope=frozenset({"partial"}),
         experts=experts.glm4_moe,
@@ -113,7 +113,7 @@ MOE: Mapping[str, Family] = {
         "part of each head is rotated",
         architecture="MiniMaxM2ForCausalLM",
         keys=experts.ROUTED | {"rotary_dim"},
-        absent={
+        defaults={
             "max_position_embeddings": 196608,
             "num_key_value_heads": 8,
             "head_dim": 128,
@@ -121,7 +121,7 @@ MOE: Mapping[str, Family] = {
             "rope_theta": 5e6,
             "num_experts_per_tok": 8,
         },
-        always={"qk_norm": True, "qk_norm_over": "projection", "layout": "minimax_m2"},
+        implied_fields={"qk_norm": True, "qk_norm_over": "projection", "layout": "minimax_m2"},
         rope=frozenset({"partial"}),
         experts=experts.minimax_m2,
     ),
@@ -131,9 +131,9 @@ MOE: Mapping[str, Family] = {
         "norms of rotated queries and keys without a scale; neighbours are rotated; experts by sigmoids that scale "
         "what goes in, and a shared one",
         architecture="Llama4ForCausalLM",
-        whole=("llama4", "Llama4ForConditionalGeneration"),
+        composite=("llama4", "Llama4ForConditionalGeneration"),
         keys=llama4.KEYS | experts.ROUTED,
-        absent={
+        defaults={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,
             "head_dim": 128,
@@ -149,7 +149,7 @@ MOE: Mapping[str, Family] = {
             "floor_scale": 8192,
             "attn_scale": 0.1,
         },
-        always={"qk_norm_over": "rotated_head_unscaled", "layout": "llama4"},
+        implied_fields={"qk_norm_over": "rotated_head_unscaled", "layout": "llama4"},
         rope=frozenset({"interleaved"}),
         experts=experts.llama4,
         read=llama4.read,
@@ -162,7 +162,7 @@ MOE: Mapping[str, Family] = {
         "without rounding of its bands",
         architecture="GptOssForCausalLM",
         keys=experts.ROUTED | {"attention_bias", "sliding_window", "layer_types", "swiglu_limit", "swiglu_alpha"},
-        absent={
+        defaults={
             "max_position_embeddings": 131072,
             "num_key_value_heads": 8,
             "head_dim": 64,
@@ -176,7 +176,7 @@ MOE: Mapping[str, Family] = {
             "swiglu_limit": 7.0,
             "swiglu_alpha": 1.702,
         },
-        always={"sinks": True, "layout": "gpt_oss"},
+        implied_fields={"sinks": True, "layout": "gpt_oss"},
         experts=experts.gpt_oss,
     ),
 }

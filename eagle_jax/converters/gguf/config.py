@@ -83,7 +83,7 @@ _CHECKED = {"attention.head_count", "attention.head_count_kv", "attention.value_
 _IGNORED = {"vocab_size", "rope.scaling.finetuned", "tensor_data_layout"}
 _NO_NUMBERS = {"rope.scaling.type", "rope.scaling.finetuned", "tensor_data_layout", "expert_weights_norm"}
 # Entries of other models, in files of these only where they change nothing.
-_ABSENT = {"expert_count": 0, "expert_used_count": 0}
+_DEFAULTS = {"expert_count": 0, "expert_used_count": 0}
 
 # Numbers of layers of the Gemmas that scale queries by hidden size / heads, as llama.cpp distinguishes them.
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
@@ -157,7 +157,7 @@ def _entries(file: GgufFile) -> dict[str, Any]:
     entries |= family_entries or rope.rope_entries(file, metadata, entries)
     entries = dict(_IMPLIED.get(architecture, {})) | entries
     entries |= _family(architecture, entries, metadata) | _tokens(file)
-    return in_one_spelling(entries, FAMILIES[entries["model_type"]].absent)
+    return in_one_spelling(entries, FAMILIES[entries["model_type"]].defaults)
 
 
 def _refuse_unknown(file: GgufFile, metadata: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ def _refuse_unknown(file: GgufFile, metadata: Mapping[str, Any]) -> None:
     architecture = file.architecture
     family_keys = _OWN.get(architecture, {}).keys() | rope.OWN.get(architecture, {}).keys()
     for name, value in metadata.items():
-        usual = _ABSENT | dict(_USUAL.get(architecture, {}))
+        usual = _DEFAULTS | dict(_USUAL.get(architecture, {}))
         if name not in family_keys and name in usual and value == usual[name]:
             continue
         if name not in _KEYS.keys() | family_keys | _CHECKED | rope.SETTINGS.keys() | _IGNORED:

@@ -77,7 +77,7 @@ def test_every_key_that_transformers_modeling_code_reads_is_accounted_for(family
     own = (root / "models" / folder / f"modeling_{folder}.py").read_text()
     if family == "gemma3_text":  # classes of the whole model with its images follow
         own = own[: own.index("class Gemma3MultiModalProjector")]
-    if FAMILIES[family].whole is not None:
+    if FAMILIES[family].composite is not None:
         others = re.compile(
             r"\w*(Vision|Audio|Multi[Mm]odal|Unfold|ForConditionalGeneration|SequenceClassification)|"
             r"(Qwen3_5|Qwen3_5Moe|Gemma4|Gemma4Unified)Model\b|Gemma4(Unified)?(PreTrainedModel|ClippableLinear)\b"
