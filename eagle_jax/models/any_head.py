@@ -32,12 +32,12 @@ class AnyHead(abc.ABC):
 
     @property
     def kind(self) -> str:
-        """Its row of `HEAD_KINDS`."""
+        """The head's key in `HEAD_KINDS`."""
         return self.config.kind
 
     @property
     def layers(self) -> LlamaConfig | None:
-        """Its decoder layers, where it has some that lie on a mesh as the target's do."""
+        """The config of the decoder layers, if it has some that lie on a mesh as the target's do."""
         return None
 
     @property

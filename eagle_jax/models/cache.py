@@ -163,7 +163,7 @@ def empty_kv(
 
 
 def is_full_length_cache(node: Any, slots: int) -> bool:
-    """Returns whether it is a cache with a slot for each of `slots` positions: drafters may have shorter ones."""
+    """Returns whether a node of a pytree is a cache with `slots` slots at least: drafters may have shorter ones."""
     return isinstance(node, Cache) and all(layer.slots >= slots for layer in node.kv)
 
 
@@ -193,8 +193,7 @@ def _write(
             at = cache_rows[i], 0, start[i], 0
             slots = jax.lax.dynamic_update_slice(slots, rows[i : i + 1], at)
         return slots
-    if (
-        slots.shape[0] == 1
-    ):  # under vmap it is a scatter, for which a v6e copies the cache of a single row (libtpu 0.0.50)
+    # under vmap it is a scatter, for which a v6e copies the cache of a single row (libtpu 0.0.50)
+    if slots.shape[0] == 1:
         return jax.lax.dynamic_update_slice_in_dim(slots, rows, start[0], axis=2)
     return jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, axis=1))(slots, rows, start)

@@ -16,7 +16,7 @@ from eagle_jax.struct import pytree
 
 @pytree
 class DeltaState(LayerState):
-    """It has no slots: each token changes all of it, and a path of nodes is committed by what its tokens add.
+    """A state without slots: each token changes all of it, and a path of nodes is committed by what its tokens add.
 
     Attributes:
         memory: the state S of `ops.gated_delta`, in float32.

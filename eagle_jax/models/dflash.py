@@ -91,7 +91,7 @@ class DFlash(AnyHead):
             taps: the target's residual streams at these rows, one for each of `config.taps`.
             cache: the cache that the rows are written to.
         """
-        visible = causal(*positions.shape)[1]  # of no account to keys and values
+        visible = causal(*positions.shape)[1]  # keys and values do not depend on it
         inputs = attention_inputs(self.config.layers, positions, visible, cache, positions)
         return self._apply(taps, inputs, method=DFlashModule.context)
 

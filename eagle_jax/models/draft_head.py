@@ -63,7 +63,7 @@ class DraftHead(AnyHead):
 
         Args:
             visible: which fresh rows each slot sees: the `p` rows draft_kv first, then the `n` own rows (`m = p + n`);
-                rows beyond those that it names come `n` by `n`, and of each `n` of them slot i sees the i-th.
+                rows beyond those that it names come in groups of `n`, and slot i sees the i-th row of each group.
             draft_kv: K/V of earlier rows of the same draft tree, per layer; they are not in the cache.
             draft_positions: their positions; None if `visible` names but `n` rows, which stand at `positions`.
         """
@@ -129,7 +129,7 @@ def one_slot(layers: LlamaConfig, dtype: DTypeLike) -> tuple[AttentionInputs, Ca
 
 
 def check_vocabulary(head: AnyHead) -> None:
-    """Refuses a head that came with other than the target ids of its draft vocabulary."""
+    """Raises ValueError for a head that came with more or fewer target ids than its draft vocabulary has tokens."""
     size, vocab_size = head.draft_vocab_size, head.config.layers.vocab_size
     num_ids = vocab_size if head.vocabulary is None else head.vocabulary.shape[0]
     if num_ids != size:

@@ -69,9 +69,9 @@ class CandidateSelector(nn.Module):
     def setup(self):
         rank, init = self.config.rank, nn.initializers.normal(0.02)
         self.hidden_projection = Linear(rank, dtype=self.dtype, result=jnp.float32)
-        before, behind = (self.vocab_size, rank), (self.draft_vocab_size, rank)
-        self.predecessor_codebook = parameter(self, "predecessor_codebook", init, before, self.dtype)
-        self.successor_codebook = parameter(self, "successor_codebook", init, behind, self.dtype)
+        predecessors, successors = (self.vocab_size, rank), (self.draft_vocab_size, rank)
+        self.predecessor_codebook = parameter(self, "predecessor_codebook", init, predecessors, self.dtype)
+        self.successor_codebook = parameter(self, "successor_codebook", init, successors, self.dtype)
 
     def __call__(
         self, out: Float[Array, "*slots h"], previous: Int[Array, "*rows"], candidates: Int[Array, "*slots k"]

@@ -23,9 +23,9 @@ class LayerInputs(nn.Module):
     def setup(self):
         c, part = self.config, self.config.by_layer
         assert part is not None
-        wide = c.num_hidden_layers * part.input_size
-        self.embed_tokens = Embedding(part.input_vocab_size, wide, self.dtype)
-        self.projection = Linear(wide, dtype=self.dtype)
+        width = c.num_hidden_layers * part.input_size
+        self.embed_tokens = Embedding(part.input_vocab_size, width, self.dtype)
+        self.projection = Linear(width, dtype=self.dtype)
         self.norm = norm(c, self.dtype)
 
     def __call__(

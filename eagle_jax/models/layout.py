@@ -109,7 +109,7 @@ def _joined(parts: list[Params], join: Callable[..., jax.Array]) -> Params:
 
 
 def _by_head(parts: tuple[jax.Array, ...], heads: int, head_dim: int) -> jax.Array:
-    """Returns rows `[k g c, ..]` of several matrices to `[k, g + .., c, ..]`."""
+    """Reshapes the rows `[k g c, ..]` of several matrices to `[k, g, c, ..]`, and joins them along g."""
     return jnp.concatenate([rows.reshape(heads, -1, head_dim, *rows.shape[1:]) for rows in parts], axis=1)
 
 

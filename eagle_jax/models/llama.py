@@ -33,9 +33,9 @@ class DecoderLayer(nn.Module):
     """Pre-norm residual block. EAGLE heads leave the first layer's input norm out (`input_norm=False`).
 
     A `sparse` layer has the config's experts in place of the MLP, a `recurrent` one Gated DeltaNet in place of
-    attention. Where a family has norms after attention and MLP,
-    `post_attention_layernorm`, in Llama the one before the MLP, is what its name says. `config` is that of the layer
-    (`LlamaConfig.layer`), and `kv` what it has of keys and values.
+    attention. In Llama `post_attention_layernorm` is the norm before the MLP; where a family has norms after attention
+    and MLP, it is what its name says. `config` is the layer's own (`LlamaConfig.layer`), and `kv` says which keys and
+    values it computes, as in `Attention`.
     """
 
     config: LlamaConfig

@@ -74,8 +74,8 @@ class ExpertStacks(nn.Module):
     @nn.compact
     def __call__(self) -> tuple[Stacks, Array | None]:
         """Returns the stacks, and the bias of the last projection."""
-        experts, wide = self.config.num_experts, self.config.moe_intermediate_size
-        into, out = (experts, wide, self.hidden_size), (experts, self.hidden_size, wide)
+        experts, width = self.config.num_experts, self.config.moe_intermediate_size
+        into, out = (experts, width, self.hidden_size), (experts, self.hidden_size, width)
         normal, zeros = nn.initializers.normal(0.02), nn.initializers.zeros
         matrices = {
             "gate": self.param("gate", normal, into, self.dtype),
@@ -85,7 +85,7 @@ class ExpertStacks(nn.Module):
         if not self.config.bias:
             return Stacks(**matrices), None
         for name in ("gate_bias", "up_bias"):
-            matrices[name] = self.param(name, zeros, (experts, wide), self.dtype)
+            matrices[name] = self.param(name, zeros, (experts, width), self.dtype)
         return Stacks(**matrices), self.param("down_bias", zeros, (experts, self.hidden_size), self.dtype)
 
 
@@ -137,7 +137,7 @@ def route(
     """Returns the experts of each row, by descending score, and their weights.
 
     Args:
-        correction: is added to the scores for the choice alone.
+        correction: added to the scores for the choice, and not in the weights.
     """
     best = by_row(lambda rows: jax.lax.top_k(rows, config.num_experts_per_tok))
     if config.scores == "softmax":

@@ -89,7 +89,7 @@ class Scheme:
 def scheme_of(text: Any) -> Scheme | None:
     """Parses `quantize`: a name in `QUANT_TYPES`, or None, which keeps what files hold.
 
-    After a slash may stand what the output matrix becomes, int8 without one: "int4/int4", "int8/none". "none" makes
+    After a slash stands the type of the output matrix, which is int8 otherwise: "int4/int4", "int8/none". "none" makes
     floats of a model that files hold quantized, and "requantize:" in front quantizes it a second time.
 
     Raises:

@@ -50,8 +50,8 @@ def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
 
 
 def query_scale(config: FamilyFacts, rope: Rope | None, positions: Int[Array, "b n"]) -> Float[Array, "b n"] | None:
-    """Returns the factor of queries in a layer with this rotation: beyond the original context, or, where nothing is
-    rotated, beyond the first positions (Llama 4); None is 1.
+    """Returns the factor of queries in a layer with this rotation, which grows beyond the original context or, where
+    nothing is rotated, beyond the first `no_rope_query_step` positions (Llama 4); None is 1.
     """
     beta = config.no_rope_query_beta if rope is None else rope.query_beta
     if not beta:

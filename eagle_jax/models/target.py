@@ -86,8 +86,7 @@ class Target(Protocol):
         """Runs one forward pass over a tree of fresh tokens, or a chunk of a prompt, which is a tree without branches.
 
         Each token sees the committed slots of its row, `0 .. cache.length - 1`, and the fresh tokens that its row of
-        `ancestors` names: those above it and itself. Siblings may stand at the same position. The
-        cache is only read.
+        `ancestors` names: those above it and itself. Siblings may stand at the same position. The cache is only read.
 
         A token at `PADDING_POSITION` is padding: its output is ignored but must be finite.
 
