@@ -73,7 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     kept = items
     if config.getoption("--one-row"):
-        one = {test_of(item): item for item in sorted(items, key=number)}
+        marked = [item for item in sorted(items, key=number) if item.get_closest_marker("matrix")]
+        one = {test_of(item): item for item in marked}
         kept = [item for item in kept if not item.get_closest_marker("matrix") or one[test_of(item)] is item]
     kept = [item for item in kept if number(item) % every == 0]
     if rest := {*items}.difference(kept):

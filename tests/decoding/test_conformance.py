@@ -299,10 +299,10 @@ def rows(complete: bool) -> list[Any]:
         (*row[:2], tuple(how for how in row[2] if how not in (IN_TURNS, SHARED) or row[1] == "cpu")) for row in quick
     ]
     chosen = [row for row in every if row not in quick] if complete else quick
-    return [pytest.param(*row, id=f"{row[0]}, {row[1]}") for row in chosen]
+    marks = {"cpu": (), "xla": pytest.mark.matrix}
+    return [pytest.param(*row, id=f"{row[0]}, {row[1]}", marks=marks[row[1]]) for row in chosen]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("name, backend, hows", rows(complete=False), indirect=["backend"])
 def test_same_seed_same_text(name, backend, hows):
     same_text(name, backend, hows)

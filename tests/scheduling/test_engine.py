@@ -71,6 +71,7 @@ def test_answers_are_those_of_generate_and_nothing_is_compiled(random):
     assert random.load.busy == random.load.waiting == 0
 
 
+@pytest.mark.proof
 def test_load_changes_trees_and_no_answer(monkeypatch):
     """One row, two or all four take part in a step, with a tree, a chain or without drafts, as requests come and go."""
     head = RANDOM.head

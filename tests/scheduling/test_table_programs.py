@@ -58,6 +58,7 @@ def test_other_requests_go_on_while_a_program_for_a_large_form_is_compiled(compi
         assert engine.submit(asked("?"), **LARGE).result(60.0).text == compiled.text and programs.compiled() == before
 
 
+@pytest.mark.proof
 def test_a_program_that_cannot_be_compiled_costs_its_own_request(compiler: Compiler):
     compiler.error = RuntimeError("RESOURCE_EXHAUSTED")
     with Engine(SPELLER, **ROOM) as engine:

@@ -74,6 +74,7 @@ print(type(weight).__name__, float(ops.matmul(jnp.ones((1, 4)), weight)[0, 0]))
 """
 
 
+@pytest.mark.proof
 def test_a_backend_that_needs_an_unknown_function_is_not_used(tmp_path):
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path), "EAGLE_JAX_OPS": ""}
     made = subprocess.run(
