@@ -98,5 +98,5 @@ def test_public_ci_runs_make_targets_with_pinned_actions():
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action in used)
     makefile = (ROOT / "Makefile").read_text()
     targets = [step["run"].removeprefix("make ") for step in steps if step.get("run", "").startswith("make ")]
-    assert targets == ["lint", "types", "docs", "test", "proofs", "tpu", "cuda"]
+    assert targets == ["lint", "types", "docs", "test", "matrix", "proofs", "tpu", "cuda"]
     assert all(f"\n{name}: " in makefile for name in targets)

@@ -78,6 +78,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_target(name: str):
     entries, parameters = PUBLISHED[name]

@@ -90,13 +90,13 @@ def decoded(drafter: Drafter, seeds: range, program: Any) -> tuple[np.ndarray, i
     return np.asarray(state.tokens)[:, length : length + NEW], int(steps_by_row(state).sum())
 
 
-@pytest.mark.matrix
+@pytest.mark.proof
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_drafted_texts_follow_the_targets_distribution(name: str):
     assert p_value(DRAFTERS[name]()) > 0.001
 
 
-@pytest.mark.matrix
+@pytest.mark.proof
 @pytest.mark.parametrize("mistake", ["one noise for all tokens of a step", "the draft's favourite counts for more"])
 def test_the_test_sees_wrong_verifiers(mistake: str, monkeypatch: pytest.MonkeyPatch):
     """With the first mistake each token alone is still drawn rightly: only texts as wholes show it."""

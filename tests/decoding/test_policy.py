@@ -89,6 +89,7 @@ def rounded_up(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return rng.choice([1e-3, 1e-7, 0.0, -1.0, np.nan], shape)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", [distinct, tied, rounded_up])
 @pytest.mark.parametrize(
     ("policy", "vocab"),
@@ -144,6 +145,7 @@ BEST_FIRST = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", [distinct, tied, rounded_up])
 @pytest.mark.parametrize(("policy", "vocab"), BEST_FIRST)
 @pytest.mark.parametrize("conditional", [False, True])

@@ -51,6 +51,7 @@ SURE = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", [unequal, distinct, tied, rounded_up])
 @pytest.mark.parametrize(("policy", "vocab"), SURE)
 def test_a_tree_ends_where_its_paths_are_unlikely(policy: DynamicTree, vocab: int, kind: Callable[..., np.ndarray]):

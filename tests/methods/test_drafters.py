@@ -95,6 +95,7 @@ def test_one_head_is_enough():
     assert drafter_for(one, "auto", "auto").shape.depth == drafter_for(one, "auto", "published").shape.depth == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("block_size", [2, 3, 4, 16])
 @pytest.mark.parametrize("causal_layers", [(), (0, 1)])
 @pytest.mark.parametrize("selector", [None, SelectorConfig(4, 3)])

@@ -148,6 +148,7 @@ def _decoded(lm: LM, drafter: Drafter, prompt: list[int]) -> tuple[list[int], in
     return text, int(state.steps)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", FAMILIES)
 def test_round_trip(name: str, tmp_path: pathlib.Path):
     """Read, written, read again: the same config, the same parameters, and tensors byte for byte."""

@@ -44,16 +44,19 @@ def _load(case: Case) -> LM:
         return load_target(folder)
 
 
+@pytest.mark.matrix
 def test_whole_text(lm: LM, case: Case, source: str):
     logits = jax.jit(lambda lm, tokens: lm(tokens)[1])(lm, texts(case))
     np.testing.assert_allclose(logits, answers(case, source)["whole"], rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.matrix
 def test_prefill_in_chunks(lm: LM, case: Case, source: str):
     logits, _ = _prefill(lm, texts(case), np.full(ROWS, LENGTH, np.int32))
     np.testing.assert_allclose(logits, answers(case, source)["whole"], rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.matrix
 def test_rows_of_different_lengths_token_by_token(lm: LM, case: Case, source: str):
     tokens, lengths = texts(case), np.array(PROMPTS, np.int32)
     _, cache = _prefill(lm, tokens, lengths)

@@ -55,6 +55,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
+@pytest.mark.proof
 def test_same_text(monkeypatch: pytest.MonkeyPatch):
     got, ran = {}, watched(monkeypatch)
     for name, backend, block in (("whole", "xla", SLOTS), ("blocks", "xla", 64), ("kernel", "tree_attention:tpu", 64)):

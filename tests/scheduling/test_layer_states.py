@@ -102,7 +102,7 @@ def test_blocks_take_less_than_with_all_states(monkeypatch):
     assert taken[0] < 0.55 * taken[1]
 
 
-@pytest.mark.matrix
+@pytest.mark.proof
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_engine_answers_as_generate_does(name: str):
     """Six prompts over two rows, two of them with a prefix that was read; each row has several requests in turn."""

@@ -99,6 +99,7 @@ def test_an_engine_on_several_devices():
         assert answer.result().token_ids == generate(RANDOM, PROMPT, max_new_tokens=20, drafter="none").token_ids
 
 
+@pytest.mark.proof
 def test_an_engine_scores_beside_its_answers():
     how = dict(max_new_tokens=30, seed=2, temperature=1.0)
     with Engine(RANDOM, **ROOM) as engine:

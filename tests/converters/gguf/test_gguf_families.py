@@ -12,6 +12,7 @@ pytest.importorskip("gguf")
 from tests.converters.gguf.gguf_families import FAMILIES, model_of, parameters, rope_tensors, write  # noqa: E402
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_the_model_is_that_of_the_folder(tmp_path, architecture):
     model = model_of(architecture)
@@ -71,6 +72,7 @@ def test_factors_that_do_not_fit_are_refused(tmp_path, monkeypatch, case, name, 
         load_target(write(tmp_path / "m.gguf", model, case, FAMILIES[case][2]))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", FAMILIES)
 def test_a_folder_is_made_of_it(tmp_path, case):
     """transformers' names: matrices that its files hold in one tensor are joined again."""

@@ -80,6 +80,7 @@ def test_the_fastest_right_one_is_taken_and_the_others_say_why(monkeypatch):
     assert dispatch.candidates("rms_norm", found[0].shape) == []
 
 
+@pytest.mark.proof
 def test_one_that_hangs_is_given_up(monkeypatch):
     ended = threading.Event()
 
@@ -95,6 +96,7 @@ def test_one_that_hangs_is_given_up(monkeypatch):
     assert findings.read()[-1].reason == reason(found, "hanging") and not missing(calls())
 
 
+@pytest.mark.proof
 def test_a_device_that_hangs_with_it_is_told(monkeypatch):
     ended = threading.Event()
     monkeypatch.setattr(trial, "LIMIT", 5.0)

@@ -80,6 +80,7 @@ def test_a_product_is_that_of_whole_numbers(kind, rows, outputs, row_bits, getke
     assert 0 < off < {16: 5e-5, 8: 1e-2}[row_bits]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_wrong_codes_scales_and_minima_would_be_noticed(kind, getkey):
     """Of the numbers that the test above allows: the next code, two scales in each other's place, minima of others."""
@@ -141,6 +142,7 @@ def test_the_largest_sums_are_within_their_bits(quant_type, sign, row_bits):
     np.testing.assert_allclose(made[0], sign * 3.0 * INPUTS * np.array([lowest, -lowest - 1, 0, 1]), rtol=1e-6)
 
 
+@pytest.mark.matrix
 @QUANT_TYPES
 @pytest.mark.parametrize("shape", [(64,), (2, 24), (4, 3, 8), (61,)], ids=str)
 def test_panels_hold_the_weight(kind, shape, getkey):
